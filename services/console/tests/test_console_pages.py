@@ -31,6 +31,20 @@ async def test_pages_show_what_the_services_say() -> None:
             assert "post" not in text
             text = await shown(http, "stream?name=flights", "shardId-000000000001")
             assert "1.5 s" in text
+            assert '<polyline points="0.0,' in await shown(http, "stream?name=flights", "Largest lag over the last")
+            for path in (
+                "",
+                "consumers",
+                "readers",
+                "streams",
+                "stream?name=flights",
+                "sinks",
+                "jobs",
+                "job?id=report",
+            ):
+                text = await page(http, path)
+                assert text.count("<table") == text.count("<caption") > 0, path
+                assert 'aria-label="Pages"' in text, path
             text = await shown(http, "sinks", "1,800 <small>of 2,500")
             assert "4 dead-lettered, 1 given up" in text
             assert "12 in all" in text

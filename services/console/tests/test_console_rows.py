@@ -27,11 +27,20 @@ from penstock.registration import Consumer, ConsumerState
 from penstock.rpc import ServerSettings
 from penstock.services.console._settings import ConsoleSettings, Endpoint
 from penstock.services.console._sources.services import RegistrySource
-from penstock.services.console._values import Answer, Kind, Rates, SinkDestination, Snapshot, State, reading_counters
+from penstock.services.console._values import (
+    Answer,
+    Kind,
+    Lags,
+    Rates,
+    SinkDestination,
+    Snapshot,
+    State,
+    reading_counters,
+)
 from penstock.services.console._views.attention import concerns
 from penstock.services.console._views.jobs import by_state, job_rows
 from penstock.services.console._views.lists import consumer_rows, running_readers
-from penstock.services.console._views.streams import reader_rows, shard_page, stream_rows
+from penstock.services.console._views.streams import reader_rows, shard_page, sparkline, stream_rows
 from penstock.services.console._views.view import View, endpoints
 
 README = Path(__file__).parents[1] / "README.md"
@@ -299,3 +308,24 @@ def test_a_hot_shard_is_marked_where_its_reader_is_near_the_tip(lag: int, receiv
     assert any("near what a shard takes" in one.what for one in concerns(now_seen)) is is_hot
     rates.take("reader", {}, 14.0)
     assert not rates.per_second()
+
+
+def test_lags_are_kept_for_a_line_of_some_minutes() -> None:
+    """The largest of all readers of a stream; the points are bounded, and go when no reader reports the stream."""
+    lags = Lags()
+    for second in range(0, 400, 2):
+        readers = [("a:1", [session("query", [shard_stats("flights", 0, millis_behind_latest=second * 1_000)])])]
+        lags.take("reader a:1", readers, float(second))
+        other = [shard_stats("flights", 1, millis_behind_latest=9_000), shard_stats("new", 0, millis_behind_latest=-1)]
+        lags.take("reader b:1", [("b:1", [session("other", other)])], second + 0.5)
+    points = lags.points()
+    assert (list(points), len(points["flights"])) == (["flights"], 120)
+    assert points["flights"][-1] == (398.0, 398.0)
+    assert sparkline(view(Snapshot(lags={"flights": points["flights"][:1]})), "flights") is None
+    line = sparkline(view(Snapshot(lags=points)), "flights")
+    assert line is not None
+    assert (line.highest, line.latest, line.seconds) == (398.0, 398.0, 238.0)
+    assert len(line.points.split()) == 120
+    assert line.points.split()[-1] == f"{line.WIDTH:.1f},2.0"
+    lags.take("reader c:1", [("c:1", [session("late", [shard_stats("orders", 0)])])], 1_200.0)
+    assert list(lags.points()) == ["orders"]

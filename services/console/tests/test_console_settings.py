@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.aws import AwsOptions
 from penstock.rpc import RpcOptionError, ServerSecurity, ServerSettings
 from penstock.services.console.__main__ import main
 from penstock.services.console._settings import ConsoleSettings
@@ -27,6 +28,15 @@ def test_nothing_is_asked_by_default() -> None:
     """It listens on loopback, without any service."""
     found = settings()
     assert (found.server, found.endpoints, found.aws) == (ServerSettings(), (), None)
+
+
+@pytest.mark.parametrize("variable", ["AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"])
+def test_all_streams_are_listed_where_the_environment_says_where_aws_is(variable: str) -> None:
+    """Without a flag, and unless a flag says no."""
+    found = settings(**{variable: "eu-west-1"})
+    assert (found.aws, found.list_streams) == (AwsOptions(), True)
+    assert settings("--list-shards", "false", **{variable: "eu-west-1"}).aws is None
+    assert not settings("--list-streams", "false", **{variable: "eu-west-1"}).list_streams
 
 
 def test_several_readers_come_from_flags_and_commas() -> None:

@@ -44,6 +44,17 @@ async def test_a_stream_of_another_account_is_listed_by_its_arn(monkeypatch: pyt
     assert [(one.name, one.arn) for one in asked] == [("flights", None), ("other", None), (ARN, ARN)]
 
 
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_KINESIS"])
+def test_the_endpoint_that_is_called_is_shown(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    """Also where a variable sets it; a region that is missing is reported by the first question."""
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    assert KinesisSource(AwsOptions(), dict).address == "https://kinesis.eu-west-1.amazonaws.com"
+    monkeypatch.setenv(variable, "http://127.0.0.1:4567")
+    assert KinesisSource(AwsOptions(), dict).address == "http://127.0.0.1:4567"
+    assert KinesisSource(AwsOptions(endpoint_url="http://127.0.0.1:1"), dict).address == "http://127.0.0.1:1"
+    assert KinesisSource(AwsOptions(region="no region"), dict).address == "no region"
+
+
 class Account:
     """A client of an account with many streams, which may refuse to list them."""
 

@@ -25,6 +25,7 @@ from penstock.services.console._views.streams import (
     known_streams,
     reader_rows,
     shard_page,
+    sparkline,
     stream_rows,
 )
 from penstock.services.console._views.view import (
@@ -153,6 +154,7 @@ class Pages:
                 "shards": shard_page(view, name, order=order, page=page, size=size),
                 "sizes": PAGE_SIZES,
                 "readers": reader_rows(view, name),
+                "spark": sparkline(view, name),
                 "unlisted": "" if self._kinesis is None else self._kinesis.failures.get(name, ""),
                 "consumers": [row for row in consumer_rows(view) if row.stream == name],
                 "missing": [*missing(view, Kind.READER), *missing(view, Kind.KINESIS)],

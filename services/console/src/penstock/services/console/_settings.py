@@ -197,10 +197,11 @@ _TEXTS: Final = {
     "host": "address to bind to; default: loopback",
     "port": "port to bind to; 0 lets the system pick one",
     "drain_seconds": "seconds for answers in progress at the end; default 10",
-    "list_shards": "true: list shards with AWS's default settings, if no flag of how to reach Kinesis is given",
+    "list_shards": "true: list streams and shards with AWS's default settings; false: call no Kinesis. Default: true "
+    "where a flag or a variable of AWS names a region or a profile",
     "allow_insecure_endpoint": "true: credentials may go to an http:// endpoint of another host",
     "local_readers": "false: leave out readers in drivers of this user and machine that have no registry",
-    "list_streams": "false: show the streams alone that services name, and call no ListStreams",
+    "list_streams": "false: show only the streams that services name, and do not call ListStreams",
     "streams": "streams to show beside those that services name, with commas between them",
     "allowed_hosts": "names by which browsers may call it, with commas between them",
 }
@@ -245,7 +246,7 @@ class ConsoleSettings:
         for name, words in _SWITCHES.items():
             add_switch(parser, PREFIX, name, words)
         Endpoint.add_arguments(parser)
-        AwsOptions.add_arguments(parser, PREFIX, note="; turns listing shards on")
+        AwsOptions.add_arguments(parser, PREFIX, note="; turns listing streams and shards on")
         numbers = {name: f"{words}; default {default:g}" for name, (default, _, words) in _NUMBERS.items()}
         add_settings(parser, PREFIX, starmap(Setting, {**_TEXTS, **_FILES, **numbers}.items()))
 
@@ -289,12 +290,17 @@ def _server(arguments: argparse.Namespace, environment: Mapping[str, str]) -> Se
     )
 
 
+_AWS_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE")
+
+
 def _aws(arguments: argparse.Namespace, environ: Mapping[str, str]) -> AwsOptions | None:
     options = AwsOptions.from_arguments(arguments)
     wanted = arguments.list_shards and read_switch("list_shards", arguments.list_shards)
     if wanted is False and read_switch("list_streams", arguments.list_streams or "false"):
         raise RpcOptionError("list_streams", "does not go with --list-shards false")
-    if wanted is False or not (wanted or options != AwsOptions()):
+    # Without a flag it is asked where the environment names a region, as for every other client of AWS.
+    is_set_up = options != AwsOptions() or any(environ.get(name) for name in _AWS_VARIABLES)
+    if wanted is False or not (wanted or is_set_up):
         if read_switch("list_streams", arguments.list_streams or "false"):
             raise RpcOptionError("list_streams", "needs --region, or another setting of how to reach Kinesis")
         read_switch("allow_insecure_endpoint", arguments.allow_insecure_endpoint or "")

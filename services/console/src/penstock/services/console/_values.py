@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
+from collections import ChainMap, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -157,6 +157,9 @@ class Snapshot:
     taken_at: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """By endpoint and session: when its query last took something of the buffers, or they were empty; monotonic."""
 
+    lags: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    """By name of the stream: monotonic seconds, and the largest lag of its shards in seconds then; the oldest first."""
+
     @property
     def answers(self) -> tuple[Answer[Any], ...]:
         """Of all services that are asked; readers inside drivers come and go, and are none."""
@@ -257,6 +260,10 @@ def _count(found: dict[str, int], count: int, streams: Iterable[str]) -> None:
 
 
 Series = tuple[str, ...]
+_MOST_POINTS = 120
+_POINT_SECONDS = 1.0
+_POINTS_SECONDS = 600.0
+"""A stream that no reader reports for so long loses its points."""
 
 
 class Rates:
@@ -318,6 +325,44 @@ class TakenAt:
     def times(self) -> dict[tuple[str, str], float]:
         """Monotonic seconds, by endpoint and session."""
         return {key: at for seen in list(self._seen.values()) for key, (_, at) in seen.items()}
+
+
+class Lags:
+    """The largest lag of each stream over the last minutes, in memory alone."""
+
+    def __init__(self) -> None:
+        self._latest: dict[str, dict[str, float]] = {}
+        self._points: dict[str, deque[tuple[float, float]]] = {}
+
+    def take(self, source: str, readers: Iterable[tuple[str, Sequence[SessionInfo]]], now: float) -> None:
+        """Add what a source reports to the lags that the other sources reported last.
+
+        Args:
+            source: names the service that reports the sessions.
+            readers: the endpoint and the sessions of each reader.
+            now: monotonic seconds.
+        """
+        lags: dict[str, float] = {}
+        for _, sessions in readers:
+            for stats in (one for session in sessions for one in session.shards):
+                seconds, name = lag_seconds(stats.millis_behind_latest), name_of(stats.stream_name)
+                if seconds is not None:
+                    lags[name] = max(seconds, lags.get(name, 0.0))
+        self._latest[source] = lags
+        for name in lags:
+            points = self._points.setdefault(name, deque(maxlen=_MOST_POINTS))
+            largest = max(one.get(name, 0.0) for one in self._latest.values())
+            # What several sources report within a second is one point.
+            if points and now - points[-1][0] < _POINT_SECONDS:
+                points[-1] = (points[-1][0], largest)
+            else:
+                points.append((now, largest))
+        for name in [name for name, points in self._points.items() if now - points[-1][0] > _POINTS_SECONDS]:
+            del self._points[name]
+
+    def points(self) -> dict[str, list[tuple[float, float]]]:
+        """See `Snapshot.lags`."""
+        return {name: list(points) for name, points in list(self._points.items())}
 
 
 def sink_series(endpoint: str, sink: SinkDestination, what: str) -> Series:

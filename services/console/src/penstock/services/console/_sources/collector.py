@@ -22,6 +22,7 @@ from penstock.services.console._sources.services import AnySource
 from penstock.services.console._values import (
     Answer,
     Kind,
+    Lags,
     Rates,
     Snapshot,
     State,
@@ -74,6 +75,7 @@ class Collector:
         self._sleep = sleep
         self._rates = Rates()
         self._taken = TakenAt()
+        self._lags = Lags()
         self._asked = [
             _Asked(source, seconds, Answer(kind=source.kind, endpoint=source.address)) for source, seconds in sources
         ]
@@ -109,6 +111,7 @@ class Collector:
             kinesis=next(iter(by_kind[Kind.KINESIS]), None),
             rates=self._rates.per_second(),
             taken_at=self._taken.times(),
+            lags=self._lags.points(),
         )
 
     async def _ask_again(self, one: _Asked) -> None:
@@ -154,6 +157,7 @@ class Collector:
             readers = sessions_by_endpoint(answer)
             counters = reading_counters(readers)
             self._taken.take(answer.name, readers, now)
+            self._lags.take(answer.name, readers, now)
         else:
             return
         self._rates.take(answer.name, counters, now)

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
@@ -300,10 +301,14 @@ class KinesisSource:
         self.failures: dict[str, str] = {}
         """By stream: why its shards could not be listed the last time."""
 
-    @property
+    @cached_property
     def address(self) -> str:
-        """The endpoint, or the region."""
-        return self._options.endpoint_url or self._options.region or "AWS"
+        """The endpoint that is called, wherever it is set: an option, the environment, a profile or the region."""
+        try:
+            return AwsSession(self._options).endpoint_url("kinesis")
+        except AwsError:
+            # `fetch` reports what is wrong.
+            return self._options.endpoint_url or self._options.region or "AWS"
 
     async def fetch(self) -> Mapping[str, tuple[Shard, ...]]:
         """Shards by stream, of those streams that could be listed.

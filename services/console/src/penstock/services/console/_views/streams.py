@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from penstock.services.console._values import lag_seconds, name_of
 
@@ -188,6 +188,34 @@ def untaken(view: View, readings: Sequence[Reading]) -> Untaken:
     )
 
 
+@dataclass(frozen=True)
+class Sparkline:
+    """The largest lag of a stream over the last minutes, as a line in a box of `WIDTH` by `HEIGHT`."""
+
+    WIDTH: ClassVar[int] = 240
+    HEIGHT: ClassVar[int] = 36
+    points: str
+    """As SVG's `polyline` has them."""
+    highest: float
+    """In seconds."""
+    latest: float
+    """In seconds."""
+    seconds: float
+    """From the first point to the last."""
+
+
+def sparkline(view: View, stream: str) -> Sparkline | None:
+    """The line of a stream; None before there are two points."""
+    points = view.snapshot.lags.get(stream, ())
+    if len(points) < 2:
+        return None
+    first, last = points[0][0], points[-1][0]
+    highest = max(lag for _, lag in points)
+    across, up = Sparkline.WIDTH / max(last - first, 0.001), (Sparkline.HEIGHT - 4) / max(highest, 1.0)
+    line = " ".join(f"{(at - first) * across:.1f},{Sparkline.HEIGHT - 2 - lag * up:.1f}" for at, lag in points)
+    return Sparkline(line, highest, points[-1][1], last - first)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ShardRow:
     """A shard, with what its readers say."""
@@ -198,6 +226,14 @@ class ShardRow:
     """That with the largest lag."""
     rates: ShardRates | None
     untaken: Untaken
+    now: float
+    """Seconds since the epoch."""
+
+    @property
+    def age(self) -> float | None:
+        """Seconds for which the shard has been in its condition; None where not known."""
+        since = 0 if self.condition is None else self.condition.since_millis
+        return max(0.0, self.now - since / 1000) if since > 0 else None
 
     @property
     def lag(self) -> float | None:
@@ -379,6 +415,7 @@ def _shard_row(view: View, node: ShardNode, readings: Sequence[Reading]) -> Shar
         worst=worst,
         rates=shard_rates(view, readings),
         untaken=untaken(view, readings),
+        now=view.wall_now,
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
@@ -103,11 +104,13 @@ class View:
         snapshot: what the services said last.
         settings: the console's settings.
         now: monotonic seconds.
+        wall_now: seconds since the epoch.
     """
 
     snapshot: Snapshot
     settings: ConsoleSettings
     now: float
+    wall_now: float = field(default_factory=time.time)
 
 
 @dataclass(frozen=True, kw_only=True)
