@@ -14,13 +14,13 @@ class Case:
     name: str
     peer_name: str
     unit: str
-    """Of the figures: `records/s`, `ms`."""
+    """The unit of the figures, such as `records/s` or `ms`."""
     ours: list[float]
     peers: list[float]
 
     @property
     def ratio(self) -> float:
-        """Median over the rounds of ours / peer's: a machine that drifts slows both sides of a round."""
+        """Return the median of ours / peer's per round: a slow machine slows both sides of a round."""
         return statistics.median(ours / peer for ours, peer in zip(self.ours, self.peers, strict=True))
 
     def line(self, benchmark: str) -> str:

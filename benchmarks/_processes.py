@@ -40,7 +40,7 @@ def processor_seconds() -> Spent:
 
 
 def seconds_between(before: Spent, after: Spent) -> dict[str, float]:
-    """Seconds by part. Of a process that ended in between, what it took since `before` is not known, and left out."""
+    """Return seconds by part. A process that ended in between is left out, because its time is unknown."""
     parts: dict[str, float] = dict.fromkeys(("driver", "source", "workers", "jvm"), 0.0)
     for key, seconds in after.items():
         parts[key[0]] = parts.get(key[0], 0.0) + seconds - before.get(key, 0.0)

@@ -95,7 +95,7 @@ class Written:
 
 
 class Loop:
-    """An event loop on a thread of its own: readers go on while the caller does nothing."""
+    """An event loop on a thread of its own: readers keep running while the caller does nothing."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -365,7 +365,7 @@ class Home:
         self._world = world
         self.kind = kind
         publisher = RecordPublisherConfig(resubscribe_interval=timedelta(0))
-        # Without room everything that was promised is let go, and read again.
+        # Without space, all planned records are dropped and read again.
         room = {"buffer_bytes_per_shard": 1, "buffer_bytes": 1, "promise_grace": timedelta(0)} if tiny else {}
         self._config = ReaderConfig(
             idle_offset_interval=timedelta(0),
@@ -522,7 +522,7 @@ class Query:
             if twice := self.delivered.intersection(names):
                 raise ViolationError(f"batch {index}: {twice} of {shard} were delivered before")
             missing = [record for record in held if self.wants(record) and record.name not in names]
-            # Who begins at TRIM_HORIZON and was told nothing yet wants what there is when it is told.
+            # A reader that starts at TRIM_HORIZON, without a range yet, expects the records as of its first range.
             if shard_range.after.known_millis is None and self.offsets(0).get(STREAM, shard) is not None:
                 logged_at = self.logged_at[index + 1]
                 missing = [record for record in missing if not self.world.may_be_expired(record, logged_at)]
@@ -611,7 +611,7 @@ class Query:
     def _proof_seconds(self, since: float) -> float:
         shortest = self.world.shortest_retention(since)
         if self.world.was_raised(since):
-            # Who looks after that cannot know how short it was: as short as there is, perhaps.
+            # A later observer cannot know how short it was, and assumes the shortest.
             shortest = min(shortest, SHORTEST_SECONDS)
         return shortest - PROOF_SLACK
 
@@ -636,7 +636,7 @@ class Query:
         ]
 
     def check_end(self) -> None:
-        """Refuse records that expired and that nobody was told of."""
+        """Fail if records expired and no loss was reported."""
         gone = [
             record
             for record in self.world.records
@@ -772,7 +772,7 @@ class ContinuityMachine(RuleBasedStateMachine):
 
     @rule(indices=st.lists(INDICES, min_size=1, max_size=3), seconds=st.sampled_from(WAITS))
     def put_over_time(self, indices: list[int], seconds: float) -> None:
-        """Somebody writes now and then, and nobody reads it meanwhile."""
+        """Write records over time while no reader reads."""
 
         def put() -> str:
             shards = []
@@ -816,7 +816,7 @@ class ContinuityMachine(RuleBasedStateMachine):
 
     @rule()
     def catch_up(self) -> None:
-        """The caller reads to the tip, and is told that all shards are complete."""
+        """Read to the tip, until all shards are reported as complete."""
         self._do("catch up", self._catch_up)
 
     @rule(steps=st.sampled_from([2, 7]))
@@ -873,7 +873,7 @@ class ContinuityMachine(RuleBasedStateMachine):
             self._do("recreate", lambda: self.world.recreate(shards))
 
     def teardown(self) -> None:
-        """Read what is left: then every record came once, or a loss was told."""
+        """Read the rest: each record came once, or a loss was reported."""
         try:
             if hasattr(self, "world") and not self._failed:
                 self._do("read to the end", self._finish)
@@ -965,7 +965,7 @@ class ContinuityMachine(RuleBasedStateMachine):
         return None
 
     def _step(self, max_records: int, wait: float, delay: float, *, runs: bool) -> bool:
-        """Do a step; tell whether anything was logged or read."""
+        """Do a step, and return whether anything was logged or read."""
         query = self._ensure()
         if query.over is not None or not self._epoch:
             return False
@@ -1049,7 +1049,7 @@ class ContinuityMachine(RuleBasedStateMachine):
                 return self._loop.run(home.read_alone(ranges, fail=query.fail))
             return self._loop.run(fetch(self._reader, query.name, ranges, fail=query.fail))
 
-        # Spark would end with the batch; here the query goes on, to be asked more.
+        # Spark would end with the batch. Here the query continues, so that it can be asked more.
         rows = self._guarded(read, ranges, ends=False)
         self._take_losses(ranges)
         if rows is not None:
@@ -1082,7 +1082,7 @@ class ContinuityMachine(RuleBasedStateMachine):
             query.check_loss(error, ranges)
             query.losses[error.shard_id] = query.losses.get(error.shard_id, 0) + 1
 
-    # What is told of it.
+    # What the history reports.
 
     def _do(self, name: str, call: Callable[[], object]) -> None:
         self._tell(name)

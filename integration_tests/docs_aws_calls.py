@@ -41,7 +41,7 @@ def operations(service: str) -> frozenset[str]:
 def words_of(tree: ast.AST) -> tuple[set[str], set[str]]:
     """What a module calls, or names at the head of a call, or by an operation's own name; and functions of its own.
 
-    An attribute alone is not a call: a URL has a `query`, too. What is told as left out is not called either.
+    An attribute alone is not a call: a URL has a `query`, too. Excluded names are not calls either.
     """
     words: set[str] = set()
     own: set[str] = set()
@@ -66,8 +66,8 @@ def words_of(tree: ast.AST) -> tuple[set[str], set[str]]:
 def called_by(package: str) -> set[str]:
     """The actions that a package or service needs: the operations that its modules name, in either spelling.
 
-    Not helpers of tests, nor names of options and settings; a method of the package's own that is called like a
-    client's is none.
+    Helpers of tests, and names of options and settings, do not count; a method of the package with the name of a
+    client's method does not count.
     """
     (folder,) = ROOT.glob(f"[ps]*/{package}/src")
     files = [file for file in folder.rglob("*.py") if not {"testing", "configs"} & set(file.stem.split("_"))]
@@ -130,7 +130,7 @@ def _file_of(module: str) -> Path | None:
 
 
 def _imported(file: Path) -> Iterator[str]:
-    """The modules of the repository that a module imports to run, those of a lazy package by their names."""
+    """Yield the modules of the repository that a module imports at run time, also by name from lazy packages."""
     waiting: list[ast.AST] = [ast.parse(file.read_text())]
     while waiting:
         node = waiting.pop()

@@ -123,7 +123,7 @@ def run_page(page: Path, spark: SparkSession) -> dict[str, Any]:
                 )
                 assert code == 0, f"pytest ended with {code}"
                 continue
-            # Lines in tracebacks are those of the page.
+            # Tracebacks show the line numbers of the page.
             lines = text.count("\n", 0, block.start("code"))
             hurried = minutes_passing() if page.stem == "dynamodb-streams" else contextlib.nullcontext()
             with contextlib.redirect_stdout(printed), hurried:
@@ -137,7 +137,7 @@ def run_page(page: Path, spark: SparkSession) -> dict[str, Any]:
 
 def main() -> None:
     results, *pages = map(Path, sys.argv[1:])
-    # Spark's paths are those of its JVM, which stays where it was started.
+    # Spark resolves paths in the folder in which its JVM was started.
     work = results / "work"
     work.mkdir()
     os.chdir(work)
@@ -145,7 +145,7 @@ def main() -> None:
     spark = configure(SparkSession.builder).getOrCreate()
     for page in pages:
         found = run_page(page, spark)
-        # Whoever waits for it finds all of it.
+        # The rename makes the whole file appear at once.
         (results / "result").write_text(json.dumps(found))
         (results / "result").rename(results / f"{name_of(page)}.json")
     spark.stop()

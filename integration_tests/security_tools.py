@@ -100,7 +100,7 @@ def running(name: str, folder: Path, **settings: str) -> Iterator[Service]:
 
 @dataclass(frozen=True)
 class Pki:
-    """An authority, a server's and a client's certificate, and an authority that nobody knows."""
+    """An authority, a server's and a client's certificate, and an untrusted authority."""
 
     folder: Path
     ours: trustme.CA = field(default_factory=trustme.CA)
@@ -114,7 +114,7 @@ class Pki:
             leaf.private_key_pem.write_to_path(self.folder / f"{name}.key")
 
     def credentials(self, own: str | None) -> grpc.ChannelCredentials:
-        """Of a client that trusts our authority and shows that certificate, if any."""
+        """Return the credentials of a client that trusts our authority and presents this certificate, if any."""
         ca = (self.folder / "ca.pem").read_bytes()
         if own is None:
             return grpc.ssl_channel_credentials(ca)

@@ -26,7 +26,7 @@ def test_every_record_is_delivered_once_or_a_loss_is_named(profile: str) -> None
 
 
 def expires_unread(history: ContinuityMachine) -> None:
-    """A record comes and expires while nobody reads."""
+    """A record arrives and expires while no reader reads."""
     history.catch_up()
     history.die()
     history.put_over_time([0], 25 * HOUR)

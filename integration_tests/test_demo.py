@@ -134,7 +134,7 @@ def test_a_range_crosses_processes(fan_out: FanOut) -> None:
 def test_a_driver_that_is_killed_halfway_resumes_without_a_row_lost_or_read_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """kill -9 of the Spark driver: the next one goes on from its checkpoint, and re-uses the committed stage.
+    """kill -9 of the Spark driver: the next one resumes from its checkpoint, and reuses the committed stage.
 
     It reads another Kinesis, by --endpoint-url: the streams get names of their own there, and are gone at the end. With
     --services the registry registers the stream consumer, and the reader of another process serves both drivers.

@@ -19,7 +19,7 @@ RUNS = 3
 
 
 def processor_seconds(arguments: Sequence[str], environ: dict[str, str] | None = None) -> float:
-    """Of a Python with these arguments, user and system."""
+    """Return the processor time of a Python with these arguments, user and system."""
     command = [sys.executable, *arguments]
     files = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
     child = os.posix_spawn(sys.executable, command, {**os.environ, **(environ or {})}, file_actions=files)
@@ -76,7 +76,7 @@ def test_a_service_loads_neither_what_draws_nor_what_exports(service: str) -> No
 
 
 def test_the_list_of_commands_costs_little_beyond_python() -> None:
-    """`penstock --help` imports no command, and nothing that draws where nobody looks."""
+    """`penstock --help` imports no command, and no library for drawing if the output is not a terminal."""
     assert cost(["-m", "penstock.cli", "--help"], PYTHON) < 2.5
 
 

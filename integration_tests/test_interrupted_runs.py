@@ -29,4 +29,4 @@ def test_a_run_that_is_interrupted_leaves_no_process(number: signal.Signals, tmp
         assert run.stdout is not None
         left = psutil.Process(int(next(line for line in run.stdout if line.strip().isdigit())))
         run.send_signal(number)
-    wait_until(lambda: not left.is_running(), "the process goes on")
+    wait_until(lambda: not left.is_running(), "the process still runs")

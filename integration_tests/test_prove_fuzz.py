@@ -1,4 +1,4 @@
-"""`hatch run prove fuzz` in small: each target answers bytes that nobody should send, and what breaks is found."""
+"""`hatch run prove fuzz` in small: each target handles malformed input, and failures are found."""
 
 import random
 import subprocess
@@ -65,7 +65,7 @@ def test_a_run_keeps_what_it_learns_and_tells_how_much_it_tried(tmp_path: Path) 
     ("attempt", "words"), [("raise KeyError(data)", "KeyError"), ("while True: pass", "longer than")]
 )
 def test_an_input_that_breaks_a_target_is_kept(tmp_path: Path, attempt: str, words: str) -> None:
-    """By an error that nobody foresaw, or by a hang."""
+    """The input causes an unexpected error, or a hang."""
     (tmp_path / "broken.py").write_text(f"""
 import sys
 from tools.prove import fuzz

@@ -29,7 +29,7 @@ class FrameServer:
 
 @contextlib.contextmanager
 def frame_server(events_per_second: float = 0.0) -> Iterator[FrameServer]:
-    """The server, on another core than this process as far as there is one."""
+    """Start the server on another core than this process, if there is one."""
     command = [sys.executable, "-m", "benchmarks.reading._frame_server", "--events-per-second", str(events_per_second)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None

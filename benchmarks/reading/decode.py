@@ -95,7 +95,7 @@ def penstock(chunks: Sequence[bytes]) -> int:
 
 
 class _Nothing(msgspec.Struct):
-    """Of a payload: each of its bytes is looked at, and no value is made."""
+    """Decodes a payload without creating values: each byte is checked."""
 
 
 _scan = msgspec.json.Decoder(_Nothing).decode

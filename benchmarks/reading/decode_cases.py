@@ -55,7 +55,7 @@ class _Floor:
 
 def run(rounds: int) -> Iterator[Case]:
     """Two cases per size of a record: against botocore, and as a share of the floor."""
-    table = Table(title="the floor of decoding, nanoseconds a record; then all of ours")
+    table = Table(title="the floor of decoding, nanoseconds per record; then our decoder")
     for column in ("record", *_PARTS, "floor", "ours"):
         table.add_column(column, justify="left" if column == "record" else "right")
     for name, record_bytes in _SIZES:

@@ -64,7 +64,7 @@ def run(rounds: int) -> Iterator[Case]:
 def _round(
     ours: Callable[[], None], bare: Callable[[], None], pipe: Connection
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Fetch A B, B A, A B, …; give the seconds of a fetch of ours and of a bare one."""
+    """Fetch A B, B A, A B, …; return the seconds of our fetch and of a bare one."""
     taken: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     for number in range(_PAIRS):
         for is_ours in (True, False) if number % 2 == 0 else (False, True):

@@ -60,11 +60,11 @@ class _Found:
     others_seconds: float
     """Until a record of each other shard came."""
     killed_share: float
-    """Of all shards: how many the killed reader had."""
+    """The share of all shards that the killed reader had."""
     joined_seconds: float
     """Until a record of each shard came, after the fourth reader is there again."""
     joined_share: float
-    """Of all shards: how many it took, or others took from each other."""
+    """The share of all shards that moved to it or between other readers."""
     begin_processor: dict[str, float]
     """Seconds of a processor that went by from the opening to the first records, by who took them."""
     killed_processor: dict[str, float]

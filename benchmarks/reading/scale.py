@@ -77,7 +77,7 @@ async def _micro_batches(shards: int) -> list[dict[str, float]]:
 
 
 async def _settle(kinesis: FakeKinesis) -> None:
-    """Let the shards take what came; all of them have an event, as those of Kinesis do every few seconds."""
+    """Let the shards process their events. Each has one, as each shard of Kinesis has every few seconds."""
     taken = -1
     while taken != kinesis.events_taken:
         taken = kinesis.events_taken
@@ -87,7 +87,7 @@ async def _settle(kinesis: FakeKinesis) -> None:
 def _offset_bytes(shards: int) -> float:
     """Bytes of the offset a shard, where each had its last record at some time within the last day.
 
-    The numbers are built as those of Kinesis seem to be: a counter and a time above the index of the shard.
+    The numbers have the apparent format of Kinesis: a counter and a time above the index of the shard.
     """
     draw = random.Random(shards)
     positions = {}

@@ -24,7 +24,7 @@ def build(operators: int) -> JobGraph:
         branch, place = divmod(number, 6)
         name, site = f"operator-{number}", f"job.py:{number + 3}"
         if place == 0:
-            # Every other branch goes on from the result of the one before.
+            # Every other branch continues from the result of the previous one.
             before = last[branch - 1] if branch % 2 else "table"
             graph.add_operator(name, before, call_site=site)
         elif place == 2:
@@ -40,7 +40,7 @@ def build(operators: int) -> JobGraph:
 
 
 def _milliseconds(graph: JobGraph, times: int) -> float:
-    # Of the processor: compiling does nothing else than compute, and the machine may be busy.
+    # Processor time: compiling only computes, and the machine may be busy.
     began = time.process_time()
     for _ in range(times):
         plan: StagePlan = compile(graph)

@@ -167,7 +167,7 @@ def run(rounds: int) -> Iterator[Case]:
         consumer = ours.call("RegisterStreamConsumer", StreamARN=arn, ConsumerName="bench")["Consumer"]["ConsumerARN"]
         subscribe_rate(ours, consumer)
         rates = [subscribe_rate(ours, consumer) for _ in range(rounds)]
-        yield Case(name="subscribe-mb-per-s", peer_name="nobody", unit="MB/s", ours=rates, peers=[1.0] * rounds)
+        yield Case(name="subscribe-mb-per-s", peer_name="none", unit="MB/s", ours=rates, peers=[1.0] * rounds)
     with emulator() as ours:
         taken = [_full_rate.cores(ours) for _ in range(rounds)]
         yield Case(name="full-rate-of-100-shards", peer_name="one-core", unit="cores", ours=taken, peers=[1.0] * rounds)

@@ -2,7 +2,7 @@
 
 One process writes, with 1, 8 and 64 clients that all have their records ready, to a server that accepts everything, in
 JSON. By the clock (`records/s`) a third process shares the machine with the two that write and accept. The cases with
-`-processor` count the gateway's own time against that of the whole writing process without one.
+`-processor` compare the gateway's own time with the time of the whole writing process without a gateway.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ class _Registry:
         return len(outcomes) / seconds
 
     async def share_of_core(self) -> float:
-        """Of one core, while each lease is renewed every ten seconds over gRPC: client, service and store together."""
+        """Return the share of a core while each lease is renewed every ten seconds over gRPC, with all processes."""
         servicer = ConsumerRegistryServicer(self.registry)
         async with (
             GrpcServer(ServerSettings(), register=[servicer.add_to], service_names=[SERVICE_NAME]) as server,
@@ -145,7 +145,7 @@ class _Registry:
 
 
 async def _share_of_calls() -> float:
-    """Of one core, for as many calls of gRPC, client and server together, that do nothing."""
+    """Return the share of a core for as many gRPC calls that do nothing, for client and server."""
 
     async def answer(request: bytes, _context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         return request
@@ -167,7 +167,7 @@ async def _share_of_calls() -> float:
 
 
 async def _share_of_core(beat: Callable[[int], Coroutine[Any, Any, None]]) -> float:
-    """Of one core, while there is a beat for each lease every ten seconds."""
+    """Return the share of a core while each lease has a heartbeat every ten seconds."""
     await beat(0)
     start, busy = time.perf_counter(), time.process_time()
     async with asyncio.TaskGroup() as beats:
@@ -207,10 +207,10 @@ def _grow(runner: asyncio.Runner, registry: _Registry) -> float:
 
 
 def run(rounds: int) -> Iterator[Case]:
-    """Rates beside that of one transaction; then what ten thousand leases cost."""
+    """Measure rates beside one transaction, and then the cost of ten thousand leases."""
     with ExitStack() as stack:
         stack.enter_context(_one_core())
-        # Where registries keep their files: temporary folders may lie in memory, where a transaction costs nothing.
+        # Where registries keep their files: temporary folders may be in memory, where a transaction costs nothing.
         disk = default_store_path().parent
         disk.mkdir(parents=True, exist_ok=True)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=disk)))

@@ -96,7 +96,7 @@ class BulkReader(_Reader):
 
 
 class PacedReader(_Reader):
-    """A row after each pause, with the seed 0 none; asked while there is none, it waits as long as ours does."""
+    """Returns a row after each pause, and none with the seed 0. Without a row, it waits as long as our source does."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

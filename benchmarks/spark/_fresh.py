@@ -54,7 +54,7 @@ class Driver:
         return _received(self.pipe, patience_seconds)
 
     def kill(self) -> list[Any]:
-        """End the process and its JVM by SIGKILL; what it had sent before, and nobody took.
+        """Kill the process and its JVM with SIGKILL, and return what it had sent and no caller had received.
 
         Spark's Python processes below the JVM are left alone: they learn from their ends of pipes that it is gone.
         """

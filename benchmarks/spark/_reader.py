@@ -21,7 +21,7 @@ _FIRST_NUMBER = 10**55
 
 
 class _Prefilled(FakeKinesis):
-    """Makes each event once: sessions that begin anew find it made."""
+    """Creates each event once. New sessions reuse it."""
 
     def __init__(self) -> None:
         super().__init__(event_records=EVENT_RECORDS)

@@ -1,8 +1,7 @@
-"""The cases of `hatch run bench spark-idle`: what a query takes of the processor while nothing comes.
+"""The cases of `hatch run bench spark-idle`: the processor time of a query without records.
 
-The peer is the ceiling, a source that never has a row and waits as long as ours does: the same session, trigger and
-sink, so that the JVM's own restlessness is seen by itself. `PENSTOCK_BENCH_IDLE_SECONDS` sets how long each is watched
-in a round.
+The peer is a source that never has a row and waits as long as our source does, with the same session, trigger and sink.
+It shows the JVM's own activity. `PENSTOCK_BENCH_IDLE_SECONDS` sets how long each query is measured in a round.
 """
 
 import os

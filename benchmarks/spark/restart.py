@@ -102,7 +102,7 @@ class _Restarted:
     session: float
     """Seconds of them until the session was there."""
     rows_per_second: float
-    """Of the former driver, before it was killed."""
+    """The rate of the former driver before it was killed."""
 
 
 def _restart(source: Source) -> _Restarted:

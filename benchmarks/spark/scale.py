@@ -58,7 +58,7 @@ class _Found:
     source_bytes: int
     """Resident, of the source's process."""
     calls: dict[str, int]
-    """To the service, from `start()` until the micro-batches were over; subscriptions begin anew every five minutes."""
+    """Calls to the service from `start()` to the last micro-batch. Subscriptions are renewed every five minutes."""
     reshard_seconds: float
     """From the call that merges all shards until each of those that follow gave a record; inf for too late."""
 

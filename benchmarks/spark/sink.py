@@ -51,7 +51,7 @@ _PER_REQUEST = 500
 
 @functools.cache
 def _frame(record_bytes: int) -> DataFrame:
-    """Rows that stand in Spark's memory: what made them is not measured."""
+    """Return rows in Spark's memory. Creating them is not measured."""
     rows = jobs.session().range(_ROWS[record_bytes], numPartitions=_PARTITIONS)
     digests = [F.sha2(F.concat(F.col("id"), F.lit(f"/{number}")), 512) for number in range(-(-record_bytes // 128))]
     data = F.substring(F.concat(*digests), 1, record_bytes).cast("binary").alias("data")
@@ -83,7 +83,7 @@ def _values_frame() -> DataFrame:
 
 @functools.cache
 def _megabytes(record_bytes: int) -> float:
-    """Of what one write gives the destination."""
+    """Return the megabytes that one write sends."""
     if record_bytes != _VALUES:
         return _ROWS[record_bytes] * record_bytes / 1e6
     text = F.to_json(F.struct(*[name for name in _values_frame().columns if name != "partitionKey"]))
@@ -110,7 +110,7 @@ class _Measured:
         """Megabytes per second of processor time.
 
         Raises:
-            RuntimeError: the workers of one write are not those of the next.
+            RuntimeError: the next write used other workers.
         """
         for _ in range(_TRIES):
             # Spark ends workers that were idle for a minute: starting them is not what is measured.

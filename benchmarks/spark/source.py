@@ -37,28 +37,27 @@ _PATIENCE_SECONDS = 120.0
 _LOOK_SECONDS = 0.05
 
 Progress = Any
-"""Of one micro-batch, by the names that Spark gives: a dictionary, or what can be read as one."""
+"""The progress of one micro-batch with Spark's names: a dictionary, or an object that can be read as one."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Of one query."""
+    """The rate of one query."""
 
     by_clock: float
     """MB/s."""
     by_processor: float
     """MB per second of the processor, of all processes that took part."""
     cores: dict[str, float]
-    """Of the processor, by part of the query; `server` is what it reads from."""
+    """Processor cores by part of the query. `server` is the server that it reads."""
     millis: dict[str, float]
-    """Of the processor for a MB, by part of the query."""
+    """Processor milliseconds per MB, by part of the query."""
 
 
 def measure(frame: DataFrame, records: int, warm_up_batches: int, server: int | None = None) -> Rate:
     """Run a query until it has given so many records; its first micro-batches do not count.
 
-    The clock is that of Spark's progress. The processor is looked at as soon as the warm-up, and as the last of the
-    records are seen to be over.
+    Times come from Spark's progress. Processor time is read when the warm-up and when the last records have been seen.
     """
 
     def spent_until_now() -> Spent:

@@ -50,7 +50,7 @@ class _Rows:
 
     @property
     def number(self) -> int:
-        """Of all rows."""
+        """The number of all rows."""
         return sum(self.batches.values())
 
 
@@ -159,7 +159,7 @@ class _Side:
     """One way of reading, and what it gave."""
 
     make: Callable[[int], tuple[list[Source], str | None]]
-    """Of a round: the sources of its first, its idle and its short runs, and where rows are put before the latter."""
+    """The sources of a round's first, idle and short runs, and where rows are written before the short run."""
     started: list[_Started]
     later: list[_Later]
 

@@ -17,7 +17,7 @@ from penstock.operator_attributes import OperatorAttributes
 from penstock.spark_plugin import Pipeline, run_staged
 
 _GIGABYTE_ROWS = 7_500_000
-"""Of a number and two texts of 64 characters."""
+"""Each row has a number and two texts of 64 characters."""
 _FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
 
 

@@ -124,12 +124,12 @@ def foreign_put(command: list[str], records: int, endpoint: str, record_bytes: i
 
 
 def _foreign_peers() -> Iterator[tuple[str, list[str], int]]:
-    """Those that run in processes of their own, how, and for how many records; a word where one cannot be had."""
+    """Yield the peers that run in separate processes, with command and number of records. Report a missing one."""
     yield "aiobotocore", [sys.executable, str(_FOLDER / "_aiobotocore_put.py")], _PEER_RECORDS
     beside = Path(sys.executable).with_name("uv")
     uv = str(beside) if beside.exists() else shutil.which("uv")
     if uv is None:
-        print("bench put: without async-kinesis, as there is no uv to make its environment", file=sys.stderr)
+        print("bench put: without async-kinesis: uv is missing, which creates its environment", file=sys.stderr)
         return
     python = [uv, "run", "--quiet", "--isolated", "--no-project", "--with", _ASYNC_KINESIS, "python"]
     tried = subprocess.run([*python, "-c", "import kinesis"], capture_output=True, text=True, check=False)

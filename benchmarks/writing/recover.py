@@ -64,5 +64,5 @@ def run(rounds: int) -> Iterator[Case]:
         warm_up = 5.0 + 0.37 * number
         ours.append(simulated(kinesis_strategy, warm_up))
         theirs.append(simulated(aimd_strategy, warm_up))
-    yield Case(name="seconds-to-90-percent", peer_name="nobody", unit="s", ours=ours, peers=[1.0] * rounds)
+    yield Case(name="seconds-to-90-percent", peer_name="none", unit="s", ours=ours, peers=[1.0] * rounds)
     yield Case(name="over-aimd-half", peer_name="AIMD x0.5", unit="s", ours=ours, peers=theirs)

@@ -27,7 +27,7 @@ class LimitedStream(Protocol):
 
     shards: int
     share: float
-    """Of its limits, what is left to us."""
+    """The share of its limits that we may use."""
 
     @property
     def accepted(self) -> Mapping[int, int]:

@@ -43,7 +43,7 @@ class EmulatedStream:
 
     @property
     def share(self) -> float:
-        """Of its limits, what is left to us."""
+        """The share of its limits that we may use."""
         return self._share
 
     @share.setter
@@ -54,7 +54,7 @@ class EmulatedStream:
     def _limit(self) -> None:
         now = self._emulator.clock.time()
         for shard in self._emulator.kinesis.streams[_STREAM].shards:
-            # Begun anew, it would let a second's worth through at once: a stream that comes back has no such savings.
+            # A new bucket would accept the records of a second at once. A stream that recovers has no such reserve.
             bucket = type(shard._write_records)(RECORDS_PER_SECOND * self._share, now=now)
             bucket.take(bucket._capacity)
             shard._write_records = bucket

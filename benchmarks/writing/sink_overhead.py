@@ -85,4 +85,4 @@ def run(rounds: int) -> Iterator[Case]:
     ):
         asyncio.run(measure())
         rates = [asyncio.run(measure()) for _ in range(rounds)]
-        yield Case(name=name, peer_name="nobody", unit="records/s", ours=rates, peers=[1.0] * rounds)
+        yield Case(name=name, peer_name="none", unit="records/s", ours=rates, peers=[1.0] * rounds)

@@ -39,7 +39,7 @@ class Load:
 
     accepted_per_second: float
     throttled_share: float
-    """Of the records that were sent."""
+    """The throttled share of the sent records."""
     acknowledged: int = 0
     """Records, from the first to the last."""
     timed_out: int = 0

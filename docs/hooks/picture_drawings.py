@@ -67,7 +67,7 @@ def ranges() -> str:
 
 
 def micro_batch() -> str:
-    """Who asks whom in a micro-batch."""
+    """Draw the calls of a micro-batch."""
     picture = Canvas(
         "micro-batch",
         "Kinesis pushes records to the reader. Spark asks for the latest offset, writes it to its log, plans "

@@ -55,7 +55,7 @@ def drawings() -> Mapping[str, Callable[[], str]]:
 
 
 if __name__ == "__main__":
-    # With --check nothing is written, and the names of those that have changed are told.
+    # With --check, print the names of changed pictures, and write nothing.
     sys.path.insert(0, str(FOLDER.parents[2]))
     for name, draw in drawings().items():
         if "--check" not in sys.argv:

@@ -68,7 +68,7 @@ def commands_page() -> str:
         text = help_text(name)
         parts += [f"## penstock {name}\n", "```text", text, "```\n"]
         for word in subcommands(text):
-            # A choice that is no sub-command has the same help.
+            # A choice that is not a sub-command has the same help.
             if (more := help_text(name, word)) != text:
                 parts += [f"### penstock {name} {word}\n", "```text", more, "```\n"]
     return "\n".join(parts)

@@ -54,7 +54,7 @@ def parse(text: str) -> Contract:
     """What a file says; comments belong to what follows them."""
     contract = Contract()
     comment: list[str] = []
-    open_blocks: list[Block | None] = []  # None: a oneof, whose fields are those of its message
+    open_blocks: list[Block | None] = []  # None: a oneof, whose fields belong to its message
     for line in map(str.strip, text.splitlines()):
         if line.startswith("//"):
             comment.append(line.removeprefix("//").strip())
@@ -82,7 +82,7 @@ def parse(text: str) -> Contract:
 
 
 def _rules(line: str) -> str:
-    """The rules of a field, in words."""
+    """Return the rules of a field as text."""
     found = _RULES.search(line)
     rules = [] if found is None else [one.partition(": ") for one in found[1].split(", ")]
     return ", ".join(_RULE_WORDS[name](value) for name, _, value in rules)

@@ -1,4 +1,4 @@
-"""Who gets into the console: those with a token and a certificate that count, and no others."""
+"""The console admits only callers with a valid token and certificate."""
 
 import http.client
 import ssl
@@ -78,14 +78,14 @@ def test_nothing_can_be_changed(service: Service) -> None:
 
 @pytest.mark.parametrize("own", ["stranger", None])
 def test_only_browsers_of_the_authority_get_in(locked: Service, pki: Pki, own: str | None) -> None:
-    """A certificate of another authority, or none, ends the connection, whatever the token, also for health."""
+    """A missing certificate, or one of another authority, ends the connection, whatever the token, also for health."""
     for path in ("/", "/healthz"):
         with pytest.raises((ssl.SSLError, ConnectionError, http.client.BadStatusLine)):
             ask(locked, path, context=context_of(pki, own), Authorization=f"Bearer {TOKEN}")
 
 
 def test_plain_text_does_not_get_in(locked: Service, pki: Pki) -> None:
-    """Nothing of HTTP comes back, and the console goes on."""
+    """No HTTP response is sent, and the console keeps running."""
     with connect(locked) as stranger:
         stranger.sendall(HEAD + f"Authorization: Bearer {TOKEN}\r\n\r\n".encode())
         said = rest_of(stranger)
@@ -107,7 +107,7 @@ def test_plain_text_does_not_get_in(locked: Service, pki: Pki) -> None:
     ids=["version", "null in the token", "no colon", "method", "credentials in the host"],
 )
 def test_a_request_that_is_malformed_leaves_no_token_in_the_log(service: Service, sent: bytes) -> None:
-    """It is refused, and the console goes on."""
+    """The request is rejected, and the console keeps running."""
     with connect(service) as stranger:
         stranger.sendall(sent)
         assert stranger.recv(65536).partition(b" ")[2].startswith(b"4")

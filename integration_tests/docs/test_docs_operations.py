@@ -120,7 +120,7 @@ def texts() -> str:
     return re.sub(r"\$(?=[a-z])", "", "\n\n".join(found))
 
 
-# Words of Spark, of the service, and states of metrics, which no source of ours has as a message.
+# Messages of Spark and of AWS, and states of metrics, which are not in our sources.
 OF_OTHERS = (
     "(Spark's)",
     "(the disk's)",
@@ -223,7 +223,7 @@ def test_pages_for_users_name_no_tests() -> None:
 
 @pytest.mark.parametrize("page", ["how-to/metrics-and-traces", "operations/alerts", "troubleshooting"])
 def test_every_metric_and_span_that_is_named_exists(page: str) -> None:
-    """They stand in the READMEs' tables; Spark's own and CloudWatch's are theirs."""
+    """They are in the READMEs' tables, or belong to Spark or CloudWatch."""
     text = (PAGES / f"{page}.md").read_text()
     named = set(re.findall(r"`([a-z]+[A-Z][A-Za-z]+|[a-z_]+\.[a-z_]+)`", text))
     theirs = {"lastProgress", "durationMs", "addBatch", "latestOffset", "walCommit", "commitOffsets", "batchId"}

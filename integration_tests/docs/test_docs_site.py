@@ -200,7 +200,7 @@ async def test_the_cost_page_computes_a_bill(site: Path, scheme: str, monkeypatc
                 await page.eval(f"document.querySelector('#cost').elements.{name}.{typed}")
             await page.eval("document.querySelector('#cost').dispatchEvent(new Event('input'))")
             assert await page.eval(rows.format("bill")) == bill
-        # Of the last one: the comparison itself chooses whether records are aggregated.
+        # For the last bill: the comparison covers aggregated and other records.
         assert await page.eval(rows.format("ways")) == WAYS
 
 
@@ -230,7 +230,7 @@ def test_each_link_leads_somewhere(site: Path, pages: dict[Path, Page]) -> None:
 
 
 def test_nothing_is_loaded_from_other_hosts(pages: dict[Path, Page], site: Path) -> None:
-    """Fonts, scripts and pictures are the site's own, so that reading it tells nobody."""
+    """Fonts, scripts and pictures are part of the site, so no other host learns about its readers."""
     loaded = {source for page in pages.values() for source in page.loaded}
     assert loaded
     assert [source for source in loaded if urlsplit(source).netloc] == []
@@ -277,7 +277,7 @@ def public_errors() -> set[type[Exception]]:
 
 
 def test_each_public_error_has_an_entry_that_says_what_cures_it(pages: dict[Path, Page], site: Path) -> None:
-    """On the page, at a place of its own, and on the command line; bases alone stand for no error by themselves."""
+    """Each error has an anchor on the page, and an entry on the command line. Base classes need no remedy."""
     from penstock.cli._errors import known_errors
 
     known = {one.full_name: one for one in known_errors()}

@@ -115,7 +115,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 
 def as_pattern(lines: list[str]) -> re.Pattern[str]:
-    """What a page shows, where `…` stands for anything."""
+    """Return a pattern for what a page shows; `…` matches anything."""
     return re.compile(".*?".join(map(re.escape, "\n".join(lines).split("…"))), re.DOTALL)
 
 

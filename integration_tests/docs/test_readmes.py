@@ -111,7 +111,7 @@ def test_a_readme_begins_with_what_works(member: Member, tmp_path: Path) -> None
     assert start.commands or start.python
     environ = {"PATH": f"{BIN}:/usr/bin:/bin", "HOME": str(tmp_path)}
     environ |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "eu-west-1"}
-    # Java and Spark are those of the tests, which start quickly.
+    # Use the tests' Java and Spark, which start quickly.
     environ |= {name: os.environ[name] for name in ("JAVA_TOOL_OPTIONS", "SPARK_HOME") if name in os.environ}
     ports: dict[str, str] = {}
 

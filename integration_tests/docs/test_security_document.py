@@ -26,7 +26,7 @@ def test_every_protection_names_its_test() -> None:
 
 
 def test_whatever_is_at_rest_names_its_test_or_says_that_there_is_none() -> None:
-    """A path to a test, or the word that nothing of ours does it."""
+    """Each row names a test, or states that Penstock does nothing."""
     table = TEXT.partition("## Data at rest")[2].partition("##")[0]
     lines = [line for line in table.splitlines() if line.startswith("| ")][2:]
     assert len(lines) > 5
@@ -34,7 +34,7 @@ def test_whatever_is_at_rest_names_its_test_or_says_that_there_is_none() -> None
 
 
 def test_each_setting_that_the_documents_name_is_there() -> None:
-    """Of services in common; those of others are checked with their own pages."""
+    """Settings that services share. Other settings are checked with their own pages."""
     parser = argparse.ArgumentParser()
     ServerSettings.add_arguments(parser, "PENSTOCK_READER")
     known = set(re.findall(r"--[a-z][a-z-]+", parser.format_help()))

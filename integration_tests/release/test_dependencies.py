@@ -94,7 +94,7 @@ def test_a_known_vulnerability_fails_the_audit(service: str, capsys: pytest.Capt
 
 
 def test_an_audit_that_cannot_be_made_says_so(service: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nobody may take it for one that found nothing; whether it fails is the caller's to say."""
+    """It must not look like an audit without findings. The caller decides whether it fails."""
     for url in ("http://127.0.0.1:9", f"{service}/elsewhere"):
         assert main(["audit", "--service", url]) == 0
         assert main(["audit", "--service", url, "--required"]) == 3

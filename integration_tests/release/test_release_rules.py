@@ -81,7 +81,7 @@ def test_a_version_is_set_in_all_members_and_nothing_is_left_to_complain_about(r
 
 
 def test_a_version_is_that_of_the_chart_and_the_recipe_too(repository: Path) -> None:
-    """Helm wants a candidate's as semantic versions have it; images have that of the packages."""
+    """Helm requires a semantic version for a candidate. Images have the version of the packages."""
     set_version(repository, "0.2.0rc1", TODAY)
     chart, recipe = (yaml.safe_load((repository / name).read_text()) for name in DEPLOYED)
     assert (chart["version"], chart["appVersion"]) == ("0.2.0-rc.1", "0.2.0rc1")

@@ -163,7 +163,7 @@ def test_no_name_that_a_client_sends_becomes_a_file_elsewhere(name: str, tmp_pat
         with raw_channel(service.address) as channel:
             for method in service.methods:
                 for text in evil:
-                    # Any field that is a text, in any message: those of other types are skipped as unknown.
+                    # Any text field in any message. Fields of other types are skipped as unknown.
                     field = b"".join(
                         bytes([one.number << 3 | 2, len(text)]) + text.encode()
                         for one in method.input_type.fields

@@ -1,4 +1,4 @@
-"""What no client of ours would send: too much, half of it, or garbage. The services say so, and go on."""
+"""Input that our clients never send: too much, half a message, or garbage. The services reject it and keep running."""
 
 import json
 import re
@@ -87,7 +87,7 @@ def it_goes_on(service: Service) -> Iterator[None]:
 
 
 def test_a_message_that_is_too_large_is_refused_on_either_side(service: Service) -> None:
-    """A client of ours does not send it; the service does not take it from others, of any method."""
+    """Our client does not send it, and the service rejects it from other clients, for every method."""
     large = b"\0" * (LARGEST_BYTES + 1)
     with open_channel(service.address, ClientSecurity(token=TOKEN), max_message_bytes=1_000) as ours:
         code, details = ask(ours, service.quick(), large[:1_001], token=None)
@@ -114,7 +114,7 @@ def test_messages_of_strangers_do_not_fill_the_memory(service: Service, method: 
         most = before
         while not all(answer.done() for answer in answers):
             most = max(most, service.resident_bytes())
-            time.sleep(0.005)  # its memory tells nobody when it grows
+            time.sleep(0.005)  # growing memory sends no event to wait for
         assert {answer.result()[0] for answer in answers} == {expected}
     assert most - before < STRANGERS_BYTES
 
@@ -139,7 +139,7 @@ def test_calls_of_strangers_that_wait_do_not_fill_the_memory(service: Service) -
         while time.monotonic() < deadline:
             most = max(most, service.resident_bytes())
             time.sleep(0.01)  # as above
-    # Of too many that wait gRPC ends some, also those of others, by CANCELLED: until the crowd has gone.
+    # gRPC cancels some of too many waiting calls, also calls of other clients, until the crowd has gone.
     deadline = time.monotonic() + DEADLINE
     with raw_channel(service.address) as friend:
         while ask(friend, service.quick())[0] is not grpc.StatusCode.OK:
@@ -193,7 +193,7 @@ def test_a_connection_that_speaks_nonsense_ends_alone(service: Service, sent: by
     ids=["message", "prefix", "4 GiB", "flag", "compressed"],
 )
 def test_half_a_message_is_no_message(service: Service, body: bytes) -> None:
-    """A call whose message never ends, or whose frame is none, leaves nothing behind, for every method."""
+    """A call with an endless message, or an invalid frame, leaves nothing behind, for every method."""
     for method in service.methods:
         with connect(service) as stranger:
             stranger.sendall(PREFACE + settings_frame() + headers_frame(1, path_of(method)) + frame(0, 0, 1, body))
@@ -254,10 +254,10 @@ def _everywhere(kind: Descriptor | None, text: str, depth: int = 0) -> Message:
 
 
 def test_the_log_tells_of_no_failure_of_its_own(service: Service) -> None:
-    """After all of the above: nothing went wrong that nobody foresaw, which a service would log; and no token."""
+    """After all tests above, the log has no unexpected error and no token."""
     with raw_channel(service.address) as channel:
         assert ask(channel, service.quick(), timeout=DEADLINE)[0] is grpc.StatusCode.OK
     log = service.errors.read_text()
     assert TOKEN not in log
-    # gRPC tells by itself of answers for which there is no client any more, as the deadlines above are short.
+    # gRPC itself logs responses whose client has gone, because the deadlines above are short.
     assert " ERROR penstock" not in log, log[log.find(" ERROR penstock") :][:5000]

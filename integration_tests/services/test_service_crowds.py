@@ -1,4 +1,4 @@
-"""Many clients, and slow ones: the services go on for the others, and their memory is bounded."""
+"""With many or slow clients, the services keep serving the others, and their memory is bounded."""
 
 import resource
 import socket
@@ -89,7 +89,7 @@ def test_a_thousand_connections_leave_room_for_one_more(service: Service) -> Non
 
 
 def test_a_client_that_reads_nothing_holds_nobody_up(service: Service) -> None:
-    """Its answers wait in it and in the service, as far as HTTP/2's window goes; others are answered."""
+    """Its responses wait in the client and the service, up to HTTP/2's window. Other clients are served."""
     before = service.resident_bytes()
     with connect(service) as slow:
         slow.sendall(PREFACE + settings_frame())
@@ -161,7 +161,7 @@ def test_slow_clients_are_ended(services: list[Service], tmp_path: Path) -> None
         dripper.start()
         try:
             assert all(has_ended(connection, deadline) for connection in (*silent, *half))
-            # What drips is alive: it may go on, in a call of its own, for as long as it likes.
+            # A slow call is alive, and may take as long as it needs.
             assert all(answers(service) for service in services)
         finally:
             ended.set()

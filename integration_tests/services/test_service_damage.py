@@ -49,7 +49,7 @@ DAMAGE = [cut, empty, replace, write_over, flip, Path.unlink]
 def test_a_scheduler_acknowledges_nothing_behind_damaged_files(
     damage: Callable[[Path], None], which: str, tmp_path: Path
 ) -> None:
-    """A job that was submitted is there, or its driver was told otherwise; the log says what to do, clients nothing."""
+    """A submitted job exists, or its driver got an error. The log says what to do, and clients see no detail."""
     file = tmp_path / "kept-here.sqlite"
     with running("stage-scheduler", tmp_path, STORE=str(file), TOKEN=TOKEN) as service:
         methods = {method.name: path_of(method) for method in service.methods}
@@ -73,7 +73,7 @@ def test_a_scheduler_acknowledges_nothing_behind_damaged_files(
 
 
 def test_a_scheduler_on_a_full_disk_loses_nothing_that_it_acknowledged(tmp_path: Path) -> None:
-    """Jobs are refused while there is no room, without a word of where; then there is some, and all that were taken."""
+    """Jobs are rejected while the disk is full, without naming the path. Later, all accepted jobs exist."""
     file = tmp_path / "kept-here.sqlite"
     taken: list[str] = []
     refused: list[str] = []

@@ -140,7 +140,7 @@ def is_ours_again(service: Service) -> None:
 
 
 def principals(folder: Path) -> Path:
-    """Whoever has the token may do all, with so many calls at once."""
+    """Write a file in which the token may do everything, with this many concurrent calls."""
     file = folder / "principals.toml"
     digest = hashlib.sha256(TOKEN.encode()).hexdigest()
     rights = "".join(f'{kind} = ["*"]\n' for kind in KINDS)
@@ -186,7 +186,7 @@ def ask_and_read_nothing(
 
 
 def test_records_that_nobody_reads_are_held_once(tmp_path: Path) -> None:
-    """Of a reader, by callers who ask for the same range in many calls: not once for each, also without a limit."""
+    """If many calls request the same range, the reader holds it once, also without a limit."""
     with ExitStack() as stack:
         kinesis = stack.enter_context(running_emulator(tls=False, enforce_limits=False))
         client = kinesis.client()

@@ -1,4 +1,4 @@
-"""Who may do what at real services: the file of the page about it, tables of all contracts, leases, the audit log."""
+"""Access control at real services: the file on its page, the tables of all contracts, leases, the audit log."""
 
 import asyncio
 import hashlib
@@ -241,7 +241,7 @@ def test_no_method_is_open_to_a_principal_without_rights(team: Team, name: str) 
 
 
 def test_a_session_is_anothers_by_admin_alone(team: Team) -> None:
-    """Two principals mean two sessions by one id; the operator closes that of the first by its full name."""
+    """Two principals have two sessions with one id. The operator closes the first one by its full name."""
     session, services = "orders/orders/mine", team.services
     with raw_channel(services["shard-reader"].address, team.security("orders").channel_credentials()) as channel:
         answer = channel.unary_unary("/penstock.proto.shard_reader.v1.ShardReaderService/Open", None, None)(
@@ -251,7 +251,7 @@ def test_a_session_is_anothers_by_admin_alone(team: Team) -> None:
         )
     epoch = reader_pb.OpenResponse.FromString(answer).epoch
     stats = reader_pb.StatsRequest(session_id=session)
-    # Whoever may use all jobs meets nobody else's session by their id.
+    # A principal with access to all jobs does not reach other principals' sessions by their id.
     assert team.ask("console", "shard-reader", "Stats", stats)[0] is grpc.StatusCode.NOT_FOUND
     close = reader_pb.CloseRequest(session_id=session, epoch=epoch)
     assert team.ask("operator", "shard-reader", "Close", close)[0] is OK
@@ -262,7 +262,7 @@ def test_a_session_is_anothers_by_admin_alone(team: Team) -> None:
 
 
 def test_what_happened_is_in_the_audit_log(team: Team) -> None:
-    """Of each service: changes and refusals, with who, what and from where."""
+    """Each service logs changes and refusals, with principal, resource and address."""
     force = registry_pb.ForceReleaseRequest(stream_name="payments", consumer_name="nobody")
     team.ask("operator", "consumer-registry", "ForceRelease", force)
     assert team.ask("orders", "consumer-registry", "Acquire", acquire(stream="payments"))[0] is DENIED
@@ -349,7 +349,7 @@ def test_a_lease_belongs_to_its_principal_also_after_a_restart(emulator: Running
 async def test_a_lease_is_kept_when_the_heartbeats_of_an_old_token_end(
     emulator: RunningEmulator, tmp_path: Path
 ) -> None:
-    """Heartbeats go on in a new stream, with the new token."""
+    """Heartbeats continue in a new stream with the new token."""
     server_file, client_file = tmp_path / "server", tmp_path / "client"
     server_file.write_text(TOKENS["orders"])
     client_file.write_text(TOKENS["orders"])
@@ -391,7 +391,7 @@ async def test_a_lease_is_kept_when_the_heartbeats_of_an_old_token_end(
                     new.write_text(TOKENS["billing"])
                     new.replace(file)
                 while heartbeats < 2:
-                    assert time.monotonic() < until, "the heartbeats did not go on"
+                    assert time.monotonic() < until, "the heartbeats did not continue"
                     time.sleep(0.05)
                 (consumer,) = registry.list_consumers("orders")
                 assert consumer.lease is not None

@@ -1,4 +1,4 @@
-"""Who was taken back, by whichever file, is refused by every service from the next call on; what is open ends."""
+"""A client that is revoked in any file is rejected by every service from the next call on, and its open calls end."""
 
 import threading
 import time
@@ -85,7 +85,7 @@ def waiting_method(service: Service) -> str:
 
 @pytest.mark.parametrize("way", ["principal"])
 def test_who_is_taken_back_is_refused_at_once_and_what_is_open_ends(way: str, tmp_path: Path) -> None:
-    """At all services: one of two clients is taken back; the other one's calls, open ones too, go on."""
+    """At all services, one of two clients is revoked. The calls of the other one continue, also open ones."""
     pki, file = Pki(tmp_path), tmp_path / "file"
     ways = {
         "token": (f"{TOKEN}\n{LOST}\n", f"{TOKEN}\n", "TOKEN_FILE"),

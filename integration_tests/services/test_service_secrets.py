@@ -178,7 +178,7 @@ def test_secrets_are_no_flags(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["https://u:{}@host", "https://{}@host", "https://host/?token={}", "https://host#{}"])
 def test_a_url_with_credentials_is_refused_and_not_shown(url: str) -> None:
-    """URLs are shown in errors, logs and spans: those of AWS and of services hold no secret."""
+    """URLs appear in errors, logs and spans. URLs of AWS and of services contain no secret."""
     secret = SECRETS["key"]
     for option in ("endpoint_url", "sts_endpoint_url"):
         role: dict[str, Any] = {"role_arn": "arn:aws:iam::123456789012:role/r"} if option.startswith("sts") else {}
@@ -326,7 +326,7 @@ def test_help_shows_no_environment() -> None:
 
 
 def test_a_broken_store_shows_clients_neither_its_place_nor_its_inside(tmp_path: Path) -> None:
-    """They are told that it cannot be used; the log says which file it is, and why."""
+    """Clients learn that it cannot be used. The log has the file and the reason."""
     name, file = "consumer-registry", tmp_path / "kept-here.sqlite"
     with running(name, tmp_path, STORE=f"sqlite:///{file}") as service, raw_channel(service.address) as channel:
         assert ask(channel, service.quick())[0] is grpc.StatusCode.OK
@@ -348,7 +348,7 @@ def test_a_broken_store_shows_clients_neither_its_place_nor_its_inside(tmp_path:
 def test_a_broken_source_of_credentials_shows_clients_neither_its_place_nor_its_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str
 ) -> None:
-    """They are told that there are none; the log says which file or process it is, and why."""
+    """Clients learn that there are none. The log has the file or process, and the reason."""
     (tmp_path / "config").write_text("[profile job]\n" + settings.format(tmp_path / "kept-here"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     own = {"REGION": "us-east-1", "PROFILE": "job", "ENDPOINT_URL": "http://127.0.0.1:9"}
@@ -365,7 +365,7 @@ def test_a_broken_source_of_credentials_shows_clients_neither_its_place_nor_its_
 
 @pytest.mark.parametrize("name", ["consumer-registry", "shard-reader", "sink-gateway"])
 def test_a_service_does_not_start_with_files_of_aws_that_cannot_be_read(tmp_path: Path, name: str) -> None:
-    """The operator is told, without a traceback; clients would be told the path."""
+    """The operator gets an error without a traceback. Clients would otherwise see the path."""
     (tmp_path / "config").write_text("[default\nnonsense")
     environment = environment_of(name, tmp_path, REGION="us-east-1")
     for setting, words in (("AWS_CONFIG_FILE", "Unable to parse"), ("AWS_CA_BUNDLE", "cannot be read as a PEM file")):
@@ -410,7 +410,7 @@ _AWAY = {
 
 @pytest.mark.parametrize("name", _AWAY)
 def test_credentials_do_not_leave_for_an_endpoint_without_tls(name: str, tmp_path: Path) -> None:
-    """A service does not start with one, of its own settings or botocore's, unless it is told that the way is safe."""
+    """A service does not start with such an endpoint, from its settings or botocore's, unless a flag allows it."""
     prefix, settings = _AWAY[name]
     module = f"penstock.services.{name.replace('-', '_')}"
     environment = {

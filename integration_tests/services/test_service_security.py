@@ -1,4 +1,4 @@
-"""Who gets into a service: by certificate and by token."""
+"""Services admit callers by certificate and by token."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -54,7 +54,7 @@ def test_no_method_is_open_without_a_valid_token(locked: Service, pki: Pki, toke
 
 @pytest.mark.parametrize("own", ["stranger", None])
 def test_only_clients_of_the_authority_get_in(locked: Service, pki: Pki, own: str | None) -> None:
-    """A certificate of another authority, or none, ends the connection, whatever the token."""
+    """A missing certificate, or one of another authority, ends the connection, whatever the token."""
     with raw_channel(locked.address, pki.credentials(own)) as channel:
         assert ask(channel, locked.quick())[0] is grpc.StatusCode.UNAVAILABLE
 
@@ -77,7 +77,7 @@ def test_who_is_turned_away_leaves_no_secret_in_the_log(locked: Service) -> None
 
 @pytest.mark.parametrize("name", CONTRACTS)
 def test_a_client_that_wants_tls_gets_nothing_from_a_plain_port(name: str, pki: Pki, tmp_path: Path) -> None:
-    """It does not fall back to plain text; the service goes on for those who speak it, and stops cleanly."""
+    """It does not fall back to plain text. The service keeps serving plain-text clients, and stops cleanly."""
     with running(name, tmp_path, TOKEN=TOKEN) as service:
         with raw_channel(service.address, pki.credentials(None)) as channel:
             assert ask(channel, service.quick())[0] is grpc.StatusCode.UNAVAILABLE

@@ -53,7 +53,7 @@ def test_a_service_starts_answers_and_stops_cleanly(name: str, environment: dict
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Of a server, as settings."""
+    """Create a server's certificate, and return it as settings."""
     folder = tmp_path_factory.mktemp("pki")
     leaf = trustme.CA().issue_cert("localhost")
     leaf.cert_chain_pems[0].write_to_path(folder / "server.pem")
