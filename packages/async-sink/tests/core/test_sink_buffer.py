@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from penstock.async_sink._core.buffer import RequestBuffer
 from penstock.async_sink._core.entries import RequestEntryWrapper
-from penstock.async_sink._core.runs import Batch, EntryRows, EntryRun, fall_apart
+from penstock.async_sink._core.runs import EntryRows, EntryRun, fall_apart
 
 
 def wrapper(number: int, size: int = 10, not_before: float = 0.0) -> RequestEntryWrapper[str]:
@@ -17,38 +17,8 @@ def buffer_of(*sizes: int) -> RequestBuffer[str]:
     return buffer
 
 
-def test_entries_leave_first_in_first_out() -> None:
-    """What was added first is taken first."""
-    buffer = buffer_of(1, 1, 1)
-    assert [each.entry for each in buffer.take(2)] == ["e0", "e1"]
-    assert [each.entry for each in buffer.take(1)] == ["e2"]
-
-
-def test_entries_that_are_put_back_leave_before_newer_ones() -> None:
-    """The head has priority: what failed leaves first, in its own order."""
-    buffer = buffer_of(1, 1, 1, 1)
-    failed = buffer.take(2)
-    buffer.put_back(failed)
-    assert [each.entry for each in buffer.take(4)] == ["e0", "e1", "e2", "e3"]
-
-
 def run_of(number: int, *sizes: int) -> EntryRun[str]:
     return EntryRun(EntryRows.of([f"e{number + i}" for i in range(len(sizes))], sizes), number=number)
-
-
-def test_a_run_counts_as_its_entries() -> None:
-    """Number, bytes and order are those of the entries; a batch takes a run's head and leaves the rest."""
-    buffer = buffer_of(5, 5)
-    buffer.add_run(run_of(2, 1, 2, 3))
-    buffer.add(wrapper(5, 7))
-    assert (len(buffer), buffer.total_size_in_bytes) == (6, 23)
-    assert [each.number for each in buffer] == [0, 1, 2, 3, 4, 5]
-    assert buffer.measure(4, 1_000, 0.0) == (4, 13)
-    batch = Batch(buffer.take_parts(4, 13), 4, 13, 0.0, has_runs=True)
-    assert (len(buffer), buffer.total_size_in_bytes, buffer.head.number) == (2, 10, 4)
-    assert batch.entries == ["e0", "e1", "e2", "e3"]
-    assert [(each.number, each.attempts) for each in batch.wrappers] == [(0, 0), (1, 0), (2, 0), (3, 0)]
-    assert [(each.number, each.attempts) for each in buffer.take(2)] == [(4, 0), (5, 0)]
 
 
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=6), min_size=1), st.integers(1, 8), st.integers(9, 30))

@@ -1,7 +1,6 @@
 from itertools import pairwise
 
 from penstock.async_sink import FatalExceptionClassifier
-from penstock.async_sink._core.entries import EVERYTHING_IS_FATAL
 
 
 def chain_of(*errors: Exception) -> Exception:
@@ -39,9 +38,3 @@ def test_a_wrapped_error_keeps_the_original_as_its_cause() -> None:
     wrapped = classifier.fatal_error(original)
     assert isinstance(wrapped, RuntimeError)
     assert wrapped.__cause__ is original
-
-
-def test_by_default_every_error_is_fatal() -> None:
-    """A writer that does not say what can be tried again must not try a bug again for ever."""
-    error = ZeroDivisionError()
-    assert EVERYTHING_IS_FATAL.fatal_error(error) is error

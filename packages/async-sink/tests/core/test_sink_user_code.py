@@ -206,7 +206,7 @@ async def test_a_scaling_strategy_or_a_decision_that_raises_ends_the_writer(
             raise UserError("scale_down")
 
     scaling = AIMDScalingStrategy(rate_threshold=100)
-    limits: dict[str, Any] = {"max_in_flight_requests": 5, "initial_max_in_flight_messages": 10}
+    limits: dict[str, Any] = {"max_in_flight_requests": 5, "initial_limit": 10}
     for strategy in (
         CongestionControlRateLimitingStrategy(**limits, scaling_strategy=scaling, congestion_control=Decides()),
         CongestionControlRateLimitingStrategy(**limits, scaling_strategy=Scales()),

@@ -9,13 +9,6 @@ from penstock.async_sink.testing import FakeDestination, FakeRequest, FakeWriter
 MakeWriter = Callable[..., FakeWriter]
 
 
-async def test_write_many_delivers_in_order(make_writer: MakeWriter, fake: FakeDestination) -> None:
-    """write_many is write for each."""
-    async with make_writer() as writer:
-        await writer.write_many(str(number) for number in range(234))
-    assert fake.accepted == [str(number) for number in range(234)]
-
-
 async def test_a_full_batch_leaves_at_once_and_an_unfull_one_waits(
     make_writer: MakeWriter, fake: FakeDestination
 ) -> None:
@@ -97,17 +90,6 @@ async def test_an_exception_in_submit_reaches_the_caller_and_earlier_batches_sta
     assert [entry for entry, _ in writer.snapshot_state()[0].entries] == list("b" * 10 + "c" * 5)
 
 
-async def test_after_a_failure_every_call_raises_it(make_writer: MakeWriter, fake: FakeDestination) -> None:
-    """A writer that has failed does not take more."""
-    fake.script = [fake.explode(ZeroDivisionError())]
-    async with make_writer() as writer:
-        await writer.write_many("abcdefghij")
-        await settle()
-        for call in (writer.write("x"), writer.write_many("x"), writer.flush(), writer.flush(end_of_input=True)):
-            with pytest.raises(ZeroDivisionError):
-                await call
-
-
 async def test_an_oversize_element_raises_on_write_and_the_writer_goes_on(
     make_writer: MakeWriter, fake: FakeDestination
 ) -> None:
@@ -142,32 +124,6 @@ async def test_a_writer_outside_of_its_block_is_an_error(make_writer: MakeWriter
         pass
     with pytest.raises(SinkError, match="WRITER_CLOSED"):
         await writer.write("a")
-
-
-async def test_one_request_in_flight_keeps_the_order(make_writer: MakeWriter, fake: FakeDestination) -> None:
-    """The second batch leaves when the first one is answered."""
-    fake.script = [fake.hold()]
-    async with make_writer(max_in_flight_requests=1) as writer:
-        await writer.write_many("a" * 10 + "b" * 10)
-        await settle()
-        assert len(fake.requests) == 1
-        fake.requests[0].answer.set()
-    assert fake.accepted == list("a" * 10 + "b" * 10)
-
-
-async def test_no_more_requests_than_allowed_are_in_flight(make_writer: MakeWriter, fake: FakeDestination) -> None:
-    """The maximum is reached and not passed."""
-    fake.script = [fake.hold() for _ in range(9)]
-    async with make_writer(max_in_flight_requests=3) as writer:
-        await writer.write_many("x" * 90)
-        await settle()
-        assert fake.in_flight == writer.in_flight_requests == 3
-        while fake.script or fake.in_flight:
-            for request in fake.requests:
-                request.answer.set()
-            await settle()
-    assert fake.most_in_flight == 3
-    assert len(fake.accepted) == 90
 
 
 async def test_a_full_buffer_holds_the_caller_until_there_is_room(

@@ -11,19 +11,6 @@ from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest,
 MakeWriter = Callable[..., FakeWriter]
 
 
-async def test_failed_entries_leave_first_and_in_their_order(
-    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
-) -> None:
-    """What failed goes before newer entries, in the order in which it was written."""
-    fake.script = [fake.fail(1, 3, 8)]
-    async with make_writer() as writer:
-        await writer.write_many("0123456789")
-        await settle()
-        await writer.write_many("abcdefg")
-        await clock.advance(0.05)
-        assert fake.batches[1] == list("138abcdefg")
-
-
 async def test_a_small_failed_remainder_does_not_wait_for_the_timer(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
 ) -> None:

@@ -12,24 +12,6 @@ def entries_of(writer: FakeWriter) -> list[str]:
     return [entry for state in writer.snapshot_state() for entry, _ in state.entries]
 
 
-async def test_the_unsent_tail_is_in_the_snapshot(make_writer: MakeWriter) -> None:
-    """Of 23 entries in batches of ten, three are left after a flush of what is in flight."""
-    async with make_writer() as writer:
-        await writer.write_many(str(number) for number in range(23))
-        await writer.flush()
-        assert entries_of(writer) == ["20", "21", "22"]
-
-
-async def test_a_snapshot_holds_what_is_still_in_flight(make_writer: MakeWriter, fake: FakeDestination) -> None:
-    """Taken without a flush, it may send too much after a restore, never too little."""
-    fake.script = [fake.hold()]
-    async with make_writer() as writer:
-        await writer.write_many("0123456789ab")
-        await settle()
-        assert entries_of(writer) == list("0123456789ab")
-        fake.requests[0].answer.set()
-
-
 async def test_a_snapshot_is_in_the_order_of_writing(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
 ) -> None:

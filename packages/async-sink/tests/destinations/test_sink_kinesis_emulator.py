@@ -111,15 +111,6 @@ def test_keys_of_any_script_and_explicit_hash_keys_arrive(emulator: RunningEmula
     assert [record["PartitionKey"] for record in read_all(emulator)] == [keys[0], keys[2], keys[1], keys[3]]
 
 
-def test_a_missing_stream_is_said_at_once(emulator: RunningEmulator) -> None:
-    """ResourceNotFoundException is fatal: the error names the stream and the first record, and nothing is retried."""
-    with pytest.raises(DestinationError) as caught:
-        write_batches(sink_for(emulator), [batch_of(range(3))])
-    error = caught.value
-    assert (error.destination, error.code) == ("flights", "ResourceNotFoundException")
-    assert (error.entries, error.first_record_number) == (3, 0)
-
-
 def test_an_unreachable_endpoint_is_tried_again_so_often(emulator: RunningEmulator) -> None:
     """A refused connection is not a fatal error; attempts bound it."""
     config = AsyncSinkConfig(max_attempts=3, retry_backoff_base=timedelta(milliseconds=1))

@@ -1,4 +1,3 @@
-import base64
 import json
 from itertools import pairwise
 from typing import Any, cast
@@ -11,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.async_sink import (
-    AggregationConfig,
-    AsyncSinkConfig,
     KinesisRequestEntry,
     KinesisStreamsSink,
 )
@@ -20,7 +17,6 @@ from penstock.async_sink._destinations.kinesis.entry import measure
 from penstock.async_sink._destinations.kinesis.put_records import PutRecordsCodec
 from penstock.async_sink._destinations.kinesis.rows import check_rows
 from penstock.async_sink.errors import RecordError, SinkOptionError
-from penstock.aws import AwsOptions
 
 hash_keys = st.integers(0, 2**128 - 1).map(str)
 entries = st.builds(
@@ -29,18 +25,6 @@ entries = st.builds(
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=256),
     st.none() | hash_keys,
 )
-
-
-@given(st.lists(entries, min_size=1, max_size=20))
-def test_the_body_says_what_the_entries_say(records: list[KinesisRequestEntry]) -> None:
-    """Small and large records alike are plain PutRecords JSON."""
-    body = json.loads(PutRecordsCodec(("StreamName", "s")).encode(records))
-    assert body["StreamName"] == "s"
-    for sent, entry in zip(body["Records"], records, strict=True):
-        assert base64.b64decode(sent["Data"]) == entry.data
-        assert sent["PartitionKey"] == entry.partition_key
-        assert sent.get("ExplicitHashKey") == entry.explicit_hash_key
-        assert "ExplicitHashKey" not in sent or entry.explicit_hash_key is not None
 
 
 def test_only_failed_entries_are_looked_at_and_told_apart() -> None:
@@ -79,17 +63,6 @@ def test_an_answer_for_another_number_of_records_is_an_error() -> None:
     codec = PutRecordsCodec(("StreamName", "s"))
     with pytest.raises(ValueError, match="of 2 records was answered for 1"):
         codec.failures(b'{"FailedRecordCount":1,"Records":[{"ErrorCode":"InternalFailure"}]}', 2)
-
-
-@pytest.mark.parametrize(
-    ("key", "hash_key"),
-    [("", None), ("k" * 257, None), ("k", ""), ("k", "-1"), ("k", "1.0"), ("k", str(2**128)), ("k", "٣")],
-)
-def test_a_key_that_breaks_a_rule_is_an_error_that_names_the_record(key: str, hash_key: str | None) -> None:
-    """Partition keys have 1 to 256 characters; explicit hash keys are decimal numbers below 2^128."""
-    with pytest.raises(RecordError) as caught:
-        measure(KinesisRequestEntry(b"", key, hash_key), 17)
-    assert caught.value.record_number == 17
 
 
 @pytest.mark.parametrize(
@@ -154,22 +127,6 @@ def test_a_column_of_a_wrong_type_is_named() -> None:
     with pytest.raises(SinkOptionError) as caught:
         check_rows(arrow(data=[1.5], partitionKey=["a"]), first_number=0, max_record_size_in_bytes=10)
     assert caught.value.option == "data"
-
-
-@pytest.mark.parametrize(
-    ("option", "config"),
-    [
-        ("max_batch_size", AsyncSinkConfig(max_batch_size=501)),
-        ("max_batch_size_in_bytes", AsyncSinkConfig(max_batch_size_in_bytes=10 * 2**20 + 1)),
-    ],
-)
-def test_a_sink_refuses_limits_above_those_of_put_records(option: str, config: AsyncSinkConfig) -> None:
-    """The first full request would be refused; user records of aggregates may be more."""
-    aws = AwsOptions(region="us-east-1")
-    with pytest.raises(SinkOptionError) as caught:
-        KinesisStreamsSink(aws, "flights", config=config)
-    assert caught.value.option == option
-    KinesisStreamsSink(aws, "flights", config=config, aggregation=AggregationConfig())
 
 
 @given(

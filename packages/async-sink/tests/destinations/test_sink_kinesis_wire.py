@@ -42,18 +42,3 @@ def test_bytes_that_can_be_changed_are_encoded_like_others(size: int) -> None:
     want = codec.encode([KinesisRequestEntry(plain, "k")] * 2)
     others = [bytearray(plain), memoryview(plain)]
     assert codec.encode([KinesisRequestEntry(one, "k") for one in others]) == want  # type: ignore[arg-type]  # they work
-
-
-@pytest.mark.parametrize("sizes", [(0, 5_000), (5_000, 0)])
-def test_large_and_small_records_stand_side_by_side(sizes: tuple[int, int]) -> None:
-    """However many there are, and whichever come first."""
-    sent = [KinesisRequestEntry(b"x" * sizes[place % 2], str(place)) for place in range(500)]
-    body = json.loads(PutRecordsCodec(("StreamName", "s")).encode(sent))
-    assert [(len(base64.b64decode(one["Data"])), one["PartitionKey"]) for one in body["Records"]] == [
-        (sizes[place % 2], str(place)) for place in range(500)
-    ]
-
-
-def test_a_request_without_entries_is_well_formed() -> None:
-    """The service refuses it in its own words."""
-    assert json.loads(PutRecordsCodec(("StreamName", "s")).encode([]))["Records"] == []

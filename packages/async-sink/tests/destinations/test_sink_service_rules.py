@@ -17,25 +17,20 @@ from penstock.async_sink import (
     AsyncSinkConfig,
     DynamoDbRequestEntry,
     DynamoDbSink,
-    FirehoseRequestEntry,
     FirehoseSink,
     KinesisRequestEntry,
     KinesisStreamsSink,
-    RemoteSink,
     SqsRequestEntry,
     SqsSink,
     dynamodb_config,
     firehose_config,
     kinesis_aggregation_config,
     sqs_config,
-    write_batches,
 )
 from penstock.async_sink._destinations.dynamodb_items import DynamoDbEntries
-from penstock.async_sink._destinations.firehose import FirehoseEntries
 from penstock.async_sink._destinations.kinesis.rows import KinesisEntries
 from penstock.async_sink._destinations.sqs import SqsEntries
 from penstock.async_sink._destinations.writer import RowContext
-from penstock.async_sink._gateway.kinds import KINDS
 from penstock.async_sink.errors import RecordError, SinkOptionError
 from penstock.aws.testing import emulator_options
 from penstock.emulator.testing import RunningEmulator, running_emulator
@@ -137,11 +132,6 @@ def test_no_limit_of_a_sink_is_above_its_services(make: Any, option: str, most: 
         make(**others, **{option: most + 1})
 
 
-def test_firehose_takes_one_byte_at_least() -> None:
-    """The model allows no bytes at all, which the service refuses; the largest record is tested above."""
-    assert [is_taken(FirehoseEntries(), FirehoseRequestEntry(data)) for data in (b"", b"x")] == [False, True]
-
-
 def words_of(name: str) -> str:
     """What the model of SQS says of a member of an entry; it has no patterns."""
     members = cast("Any", shape("sqs", "SendMessageBatchRequestEntry")).members
@@ -239,54 +229,6 @@ def held(emulator: RunningEmulator) -> list[bytes]:
 
 BAD = 57
 ENTRIES = [KinesisRequestEntry(b"%d" % row, "k", "007" if row == BAD else "7") for row in range(100)]
-ROWS = pa.record_batch(
-    {
-        "data": [entry.data for entry in ENTRIES],
-        "partitionKey": [entry.partition_key for entry in ENTRIES],
-        "explicitHashKey": [entry.explicit_hash_key for entry in ENTRIES],
-    }
-)
-
-
-async def by_write(sink: KinesisStreamsSink) -> None:
-    async with sink.create_writer() as writer:
-        for entry in ENTRIES:
-            await writer.write(entry)
-
-
-async def by_write_many(sink: KinesisStreamsSink) -> None:
-    async with sink.create_writer() as writer:
-        await writer.write_many(ENTRIES)
-
-
-async def by_rows(sink: KinesisStreamsSink) -> None:
-    async with sink.create_writer() as writer:
-        await writer.write_many(ROWS)
-
-
-async def by_batches(sink: KinesisStreamsSink) -> None:
-    await asyncio.to_thread(write_batches, sink, [ROWS])
-
-
-async def by_remote_sink(sink: KinesisStreamsSink) -> None:
-    async with RemoteSink("127.0.0.1:1", destination="flights").create_writer() as writer:
-        await writer.write_many(ENTRIES)
-
-
-async def by_gateway(sink: KinesisStreamsSink) -> None:
-    KINDS["kinesis"].from_messages([KINDS["kinesis"].to_message(entry) for entry in ENTRIES])
-
-
-@pytest.mark.parametrize("aggregation", [None, AggregationConfig()])
-@pytest.mark.parametrize("way", [by_write, by_write_many, by_rows, by_batches, by_remote_sink, by_gateway])
-async def test_a_hash_key_with_leading_zeros_is_named_by_its_row(
-    emulator: RunningEmulator, way: Any, aggregation: AggregationConfig | None
-) -> None:
-    """Before it could spoil its request, in which the service would refuse all others too."""
-    sink = KinesisStreamsSink(emulator_options(emulator.endpoint_url), "flights", aggregation=aggregation)
-    with pytest.raises(RecordError) as caught:
-        await way(sink)
-    assert caught.value.record_number == BAD
 
 
 async def test_records_around_one_with_a_bad_hash_key_are_written(emulator: RunningEmulator) -> None:

@@ -93,18 +93,6 @@ def numbers(fake: FakeDestination) -> list[int]:
     return [int(each.data) for each in fake.accepted]
 
 
-async def test_what_is_written_through_the_gateway_arrives() -> None:
-    """Order, keys and explicit hash keys cross unchanged, and every entry is acknowledged."""
-    fake = FakeDestination()
-    async with running_gateway(fake) as gateway, remote(gateway).create_writer() as writer:
-        await writer.write(KinesisRequestEntry(b"\x00\xff", "ключ", "42"))
-        await writer.write_many(entry(number) for number in range(1_200))
-        await writer.flush(end_of_input=True)
-        assert writer.metrics.records_out == 1_201
-    assert fake.accepted[0] == KinesisRequestEntry(b"\x00\xff", "ключ", "42")
-    assert [int(each.data) for each in fake.accepted[1:]] == list(range(1_200))
-
-
 async def test_all_clients_of_a_destination_share_one_writer() -> None:
     """One writer, and so one rate limit, per destination, whoever writes to it."""
     fake = FakeDestination()

@@ -69,7 +69,7 @@ def test_a_success_never_lowers_a_limit_and_a_throttle_never_raises_it(
     """Whatever it starts at, and however it grows: no limit passes the threshold either."""
     strategy = CongestionControlRateLimitingStrategy(
         max_in_flight_requests=10,
-        initial_max_in_flight_messages=initial,
+        initial_limit=initial,
         scaling_strategy=scaling,
         slow_start_threshold=slow_start,
     )
@@ -120,9 +120,7 @@ async def test_a_decision_and_a_scaling_of_your_own_are_followed(
     when, how_much = EverySecond(), Halving()
     strategy = CongestionControlRateLimitingStrategy(
         max_in_flight_requests=64,
-        initial_max_in_flight_messages=16,
-        initial_max_in_flight_requests=16,
-        initial_max_in_flight_bytes=16,
+        initial_limit=16,
         scaling_strategy=how_much,
         congestion_control=when,
         target=target,
@@ -165,7 +163,7 @@ async def test_bytes_in_flight_can_be_the_target(
         assert fake.batches == [[15, 15]]
         fake.requests[0].answer.set()
         await settle()
-        assert (fake.batches[1:], strategy.limit, strategy.in_flight_bytes) == ([[15, 15]], 41, 30)
+        assert (fake.batches[1:], strategy.limit) == ([[15, 15]], 41)
         fake.requests[1].answer.set()
         await settle()
         # The limit is 21 now: what failed backs off, and the entry of 30 leaves alone.
@@ -177,21 +175,18 @@ async def test_bytes_in_flight_can_be_the_target(
     assert fake.batches[3:] == [[15], [15]]
 
 
-def test_a_target_of_bytes_needs_a_number_of_them_and_scaling_stays_above_zero() -> None:
-    """A limit of 0 would hold everything back, and nothing would raise it."""
-    arguments: dict[str, Any] = {"max_in_flight_requests": 5, "initial_max_in_flight_messages": 5}
+def test_a_scaling_strategy_below_one_is_an_error() -> None:
+    """A limit of 0 would hold back every request, and no answer would raise it."""
 
     class ToNothing(Halving):
         def scale_down(self, current: int) -> int:
             return 0
 
-    with pytest.raises(SinkOptionError) as caught:
-        CongestionControlRateLimitingStrategy(
-            **arguments, scaling_strategy=Halving(), target=ScalingTarget.IN_FLIGHT_BYTES
-        )
-    assert caught.value.option == "initial_max_in_flight_bytes"
     strategy = CongestionControlRateLimitingStrategy(
-        **arguments, scaling_strategy=ToNothing(), target=ScalingTarget.IN_FLIGHT_REQUESTS
+        max_in_flight_requests=5,
+        initial_limit=5,
+        scaling_strategy=ToNothing(),
+        target=ScalingTarget.IN_FLIGHT_REQUESTS,
     )
     with pytest.raises(SinkOptionError) as caught:
         answer(strategy, 5, throttled=1)

@@ -53,7 +53,7 @@ async def test_a_writer_settles_under_the_fixed_limit_of_its_destination(
     fake = Roomy(clock, 60)
     strategy = CongestionControlRateLimitingStrategy(
         max_in_flight_requests=50,
-        initial_max_in_flight_messages=500,
+        initial_limit=500,
         scaling_strategy=AIMDScalingStrategy(increase_rate=1, decrease_factor=0.9, rate_threshold=500),
         decrease_once_per_round_trip=True,
     )

@@ -1,11 +1,15 @@
-"""What strategies are made with is checked."""
+"""Strategies check their arguments when they are made."""
 
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
 from penstock.async_sink import (
+    AIMDScalingStrategy,
+    CongestionControlRateLimitingStrategy,
     GradientRateLimitingStrategy,
     PerShardRateLimitingStrategy,
     ProportionalScalingStrategy,
@@ -13,58 +17,43 @@ from penstock.async_sink import (
 )
 from penstock.async_sink.errors import SinkOptionError
 
-
-@pytest.mark.parametrize(
-    ("option", "options"),
-    [
-        ("increase_rate", {"increase_rate": 0}),
-        ("floor", {"floor": 0}),
-        ("rate_threshold", {"increase_rate": 10, "rate_threshold": 9}),
-        ("rate_threshold", {"floor": 101}),
-    ],
-)
-def test_a_wrong_argument_of_proportional_scaling_is_named(option: str, options: dict[str, int]) -> None:
-    """Checked on construction; without a share, everything counts as failed."""
-    with pytest.raises(SinkOptionError) as caught:
-        ProportionalScalingStrategy(**{"rate_threshold": 100, **options})
-    assert caught.value.option == option
-    assert ProportionalScalingStrategy(rate_threshold=100, floor=7).scale_down(90) == 7
-
-
-@pytest.mark.parametrize(
-    ("option", "options"),
-    [
-        ("min_limit", {"min_limit": 0}),
-        ("min_limit", {"min_limit": 501}),
-        ("max_limit", {"max_limit": 499}),
-        ("tolerance", {"tolerance": 0.99}),
-        ("smoothing", {"smoothing": 0.0}),
-        ("smoothing", {"smoothing": 1.01}),
-        ("window", {"window": 0}),
-    ],
-)
-def test_a_wrong_argument_of_the_gradient_is_named(option: str, options: dict[str, Any]) -> None:
-    """Checked on construction."""
-    with pytest.raises(SinkOptionError) as caught:
-        GradientRateLimitingStrategy(**options)
-    assert caught.value.option == option
+AIMD = AIMDScalingStrategy(rate_threshold=100)
+WRONG: list[tuple[Callable[..., object], str, list[Any]]] = [
+    (partial(AIMDScalingStrategy, rate_threshold=100), "increase_rate", [0]),
+    (partial(AIMDScalingStrategy, rate_threshold=100), "decrease_factor", [0.0, 1.0]),
+    (AIMDScalingStrategy, "rate_threshold", [9]),
+    (partial(ProportionalScalingStrategy, rate_threshold=100), "increase_rate", [0]),
+    (partial(ProportionalScalingStrategy, rate_threshold=100), "floor", [0]),
+    (partial(ProportionalScalingStrategy, floor=101), "rate_threshold", [9, 100]),
+    (GradientRateLimitingStrategy, "min_limit", [0, 501]),
+    (GradientRateLimitingStrategy, "max_limit", [499]),
+    (GradientRateLimitingStrategy, "tolerance", [0.99]),
+    (GradientRateLimitingStrategy, "smoothing", [0.0, 1.01]),
+    (GradientRateLimitingStrategy, "window", [0]),
+    (ThresholdCongestionControlStrategy, "scale_down_failure_threshold", [1.0, -0.1]),
+    (ThresholdCongestionControlStrategy, "scale_up_after_successes", [0]),
+    (ThresholdCongestionControlStrategy, "scale_up_within", [timedelta(0)]),
+    (PerShardRateLimitingStrategy, "records_per_second", [0.0]),
+    (PerShardRateLimitingStrategy, "bytes_per_second", [0.0]),
+    *(
+        (
+            lambda **wrong: CongestionControlRateLimitingStrategy(
+                **{"max_in_flight_requests": 10, "initial_limit": 100, "scaling_strategy": AIMD, **wrong}
+            ),
+            option,
+            [0],
+        )
+        for option in ("max_in_flight_requests", "initial_limit", "slow_start_threshold")
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("option", "options"),
-    [
-        ("scale_down_failure_threshold", {"scale_down_failure_threshold": 1.0}),
-        ("scale_down_failure_threshold", {"scale_down_failure_threshold": -0.1}),
-        ("scale_up_after_successes", {"scale_up_after_successes": 0}),
-        ("scale_up_within", {"scale_up_within": timedelta(0)}),
-    ],
-)
-def test_a_wrong_threshold_is_named(option: str, options: dict[str, Any]) -> None:
-    """Checked on construction; so are the rates of a shard."""
-    with pytest.raises(SinkOptionError) as caught:
-        ThresholdCongestionControlStrategy(**options)
-    assert caught.value.option == option
-    for rate in ("records_per_second", "bytes_per_second"):
-        wrong: dict[str, Any] = {rate: 0.0}
-        with pytest.raises(SinkOptionError, match=rate):
-            PerShardRateLimitingStrategy(**wrong)
+@pytest.mark.parametrize(("make", "option", "values"), WRONG)
+def test_an_invalid_argument_raises_an_error_that_names_it(
+    make: Callable[..., object], option: str, values: list[Any]
+) -> None:
+    """Each value is out of the range of the argument."""
+    for value in values:
+        with pytest.raises(SinkOptionError) as caught:
+            make(**{option: value})
+        assert caught.value.option == option

@@ -1,7 +1,6 @@
 """What keeps a flush waiting is logged within ten seconds, and is visible in gauges and metrics."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -99,20 +98,6 @@ async def test_a_flush_that_waits_for_an_answer_is_logged(
     await settle()
     await flushing
     assert writer.gauges().held is None
-    await writer.close()
-
-
-async def test_a_destination_that_throttles_everything_is_logged(
-    make_writer: MakeWriter, clock: FakeClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    """By the code of the throttle."""
-    fake = Refusing(*"0123456789", code="ProvisionedThroughputExceededException", throttled=True)
-    writer = make_writer(fake=fake, retry_backoff_maximum=timedelta(seconds=1))
-    await writer.__aenter__()
-    await writer.write_many(list("0123456789"))
-    await clock.advance(9.9)
-    assert logged(caplog) == [0]
-    assert held_by(writer).error_code == fake.code
     await writer.close()
 
 
@@ -254,18 +239,3 @@ async def test_the_wait_is_a_metric(make_writer: MakeWriter, fake: FakeDestinati
         fake.requests[0].answer.set()
         await settle()
         assert held_seconds() == 0.0
-
-
-async def test_the_log_of_the_package_is_used(caplog: pytest.LogCaptureFixture, make_writer: MakeWriter) -> None:
-    """A logger of `penstock.async_sink`, as a warning, so that it is visible without any setting."""
-    clock = FakeClock()
-    fake = FakeDestination()
-    fake.script = [fake.hold()]
-    writer = FakeWriter(fake, AsyncSinkConfig(max_time_in_buffer=timedelta(seconds=1)), clock=clock)
-    await writer.__aenter__()
-    await writer.write("0")
-    await clock.advance(12.0)
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert record.name.startswith("penstock.async_sink")
-    await writer.close()

@@ -36,21 +36,6 @@ def parent_of(span: ReadableSpan) -> SpanContext:
     return span.parent
 
 
-async def test_the_counters_count_records_once_and_submissions_each_time(
-    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
-) -> None:
-    """A retry raises what was submitted, not what is out."""
-    fake.script = [fake.fail(0, 1), fake.fail(0, throttled=False)]
-    async with make_writer() as writer:
-        await writer.write_many(["xx"] * 10)
-        await clock.advance(0.05)
-        await clock.advance(0.1)
-    metrics = writer.metrics
-    assert (metrics.records_out, metrics.bytes_out) == (10, 20)
-    assert (metrics.requests, metrics.submitted, metrics.bytes_submitted) == (3, 13, 26)
-    assert (metrics.failed, metrics.retried, metrics.throttled, metrics.rejected) == (3, 3, 2, 0)
-
-
 async def test_a_span_per_request_says_what_it_carried(
     make_writer: MakeWriter,
     fake: FakeDestination,

@@ -24,6 +24,17 @@ class Ordering(Enum):
 MEBIBYTE = 1024 * 1024
 
 
+def check_positive(**options: float | timedelta | None) -> None:
+    """Check that options are larger than 0; None is allowed.
+
+    Raises:
+        SinkOptionError: an option is not positive.
+    """
+    for name, value in options.items():
+        if value is not None and not value > type(value)():  # type: ignore[operator]  # of the same type
+            raise SinkOptionError(name, f"{value} must be more than 0")
+
+
 _DURATIONS = (
     "max_time_in_buffer",
     "request_timeout",
@@ -93,16 +104,17 @@ class AsyncSinkConfig:
             value = getattr(self, name)
             if not isinstance(value, int):
                 raise SinkOptionError(name, f"{value!r} must be a whole number")
-            if value <= 0:
-                raise SinkOptionError(name, f"{value} must be more than 0")
+            check_positive(**{name: value})
         for name in _DURATIONS:
             duration = getattr(self, name)
             may_be_none = name in ("time_to_live", "max_block_time")
             if not isinstance(duration, timedelta) and not (may_be_none and duration is None):
                 raise SinkOptionError(name, f"{duration!r} must be a timedelta, such as timedelta(seconds=2)")
-        for name in ("max_time_in_buffer", "request_timeout"):
-            if (duration := getattr(self, name)) <= timedelta(0):
-                raise SinkOptionError(name, f"{duration} must be more than 0")
+        check_positive(
+            max_time_in_buffer=self.max_time_in_buffer,
+            request_timeout=self.request_timeout,
+            time_to_live=self.time_to_live,
+        )
         if self.max_buffered_requests <= self.max_batch_size:
             raise SinkOptionError.out_of_bounds(
                 "max_buffered_requests", self.max_buffered_requests, "more than", self.max_batch_size, "max_batch_size"
@@ -125,8 +137,6 @@ class AsyncSinkConfig:
             )
         if self.max_attempts is not None and self.max_attempts < 1:
             raise SinkOptionError("max_attempts", f"{self.max_attempts} must be at least 1")
-        if self.time_to_live is not None and self.time_to_live <= timedelta(0):
-            raise SinkOptionError("time_to_live", f"{self.time_to_live} must be more than 0")
         if self.max_block_time is not None and self.max_block_time < timedelta(0):
             raise SinkOptionError("max_block_time", f"{self.max_block_time} must not be negative")
         if self.retry_backoff_base < timedelta(0):

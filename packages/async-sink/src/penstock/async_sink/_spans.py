@@ -301,18 +301,9 @@ class RequestSpans:
         if joined is None:
             return
         span = self._begin(joined.caller, joined.began_ns)
-        if span.is_recording():
-            span.set_attributes(
-                {
-                    "requests": joined.requests,
-                    "entries": joined.entries,
-                    "bytes": joined.size_in_bytes,
-                    "attempt": 1,
-                    "failed": 0,
-                    "throttled": 0,
-                    "slowest_ms": joined.slowest * 1000.0,
-                }
-            )
+        counts = {"requests": joined.requests, "entries": joined.entries, "bytes": joined.size_in_bytes}
+        span.set_attributes({**counts, "attempt": 1, "failed": 0, "throttled": 0})
+        span.set_attribute("slowest_ms", joined.slowest * 1000.0)
         span.end(joined.ended_ns)
 
     def _begin(self, caller: Context | None, began_ns: int | None = None) -> Span:

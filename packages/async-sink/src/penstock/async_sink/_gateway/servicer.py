@@ -9,7 +9,7 @@ import grpc
 
 from penstock.async_sink._gateway.destinations import SharedDestination, SharedDestinations
 from penstock.async_sink._gateway.kinds import KINDS
-from penstock.async_sink._gateway.session import ClientSession, CreditWindow, entries_of
+from penstock.async_sink._gateway.session import ClientSession, CreditWindow
 from penstock.async_sink.errors import (
     DestinationError,
     LocationMismatchError,
@@ -237,7 +237,9 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
     def _write(self, batch: pb.Batch, hello: pb.Hello, shared: SharedDestination, session: ClientSession) -> None:
         if shared.failure is not None:
             raise shared.failure
-        entries, sizes = entries_of(batch, shared.kind)
+        if not batch.entries:
+            raise SinkError.of("GATEWAY_CONTRACT", reason=f"batch {batch.batch_id} is empty")
+        entries, sizes = shared.kind.from_messages(batch.entries)
         size = sum(sizes)
         tracker = session.accept(batch.batch_id, len(entries), size)
         weight = min(max(1, hello.weight), self._max_weight)

@@ -4,10 +4,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from penstock.async_sink._core.entries import EntryFailure
-from penstock.async_sink._gateway.kinds import DestinationKind
 from penstock.async_sink._rate.strategy import RequestInfo, ResultInfo
 from penstock.async_sink.errors import SinkError, SinkOptionError
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
@@ -38,36 +36,6 @@ class CreditWindow:
             raise SinkOptionError("credit_bytes", f"{self.bytes} must be at least {self.largest_batch_bytes}")
 
 
-class CreditAccount:
-    """The gateway's side: what a client may still send."""
-
-    def __init__(self, window: CreditWindow) -> None:
-        self._entries = window.entries
-        self._bytes = window.bytes
-
-    def spend(self, entries: int, size_in_bytes: int) -> None:
-        """A batch has come.
-
-        Raises:
-            SinkError: GATEWAY_CREDITS: it was not covered.
-        """
-        if entries > self._entries or size_in_bytes > self._bytes:
-            raise SinkError.of(
-                "GATEWAY_CREDITS",
-                entries=entries,
-                size_in_bytes=size_in_bytes,
-                entries_left=self._entries,
-                bytes_left=self._bytes,
-            )
-        self._entries -= entries
-        self._bytes -= size_in_bytes
-
-    def restore(self, entries: int, size_in_bytes: int) -> None:
-        """The batch is settled."""
-        self._entries += entries
-        self._bytes += size_in_bytes
-
-
 class CreditStrategy:
     """The client's side, as a rate limiting strategy: its limit arrives as missing credits."""
 
@@ -78,11 +46,6 @@ class CreditStrategy:
         self._never_covered = 0
         self._entries = 0
         self._bytes = 0
-
-    @property
-    def credit_entries(self) -> int:
-        """Entries that may be sent now."""
-        return self._entries
 
     def open(self, entries: int, size_in_bytes: int) -> None:
         """The first grant of a connection: all that may be sent without an answer."""
@@ -176,18 +139,6 @@ class Orphanage:
             await self._changed.wait()
 
 
-def entries_of(batch: pb.Batch, kind: DestinationKind) -> tuple[list[Any], list[int]]:
-    """A batch's entries and the bytes of each. Those that are too large fail alone, when they are handed over.
-
-    Raises:
-        RecordError: an entry breaks a rule of the destination; its number is the index in the batch.
-        SinkError: GATEWAY_CONTRACT: the batch is empty.
-    """
-    if not batch.entries:
-        raise SinkError.of("GATEWAY_CONTRACT", reason=f"batch {batch.batch_id} is empty")
-    return kind.from_messages(batch.entries)
-
-
 class BatchTracker:
     """Waits until every entry of a batch is settled; an entry listener."""
 
@@ -251,7 +202,7 @@ class ClientSession:
     """
 
     def __init__(self, window: CreditWindow) -> None:
-        self._account = CreditAccount(window)
+        self._entries_left, self._bytes_left = window.entries, window.bytes
         self._pending: set[BatchTracker] = set()
         self._orphanage: Orphanage | None = None
         self._window = window
@@ -284,7 +235,16 @@ class ClientSession:
         Raises:
             SinkError: GATEWAY_CREDITS: the client's credits do not cover it.
         """
-        self._account.spend(entry_count, size)
+        if entry_count > self._entries_left or size > self._bytes_left:
+            raise SinkError.of(
+                "GATEWAY_CREDITS",
+                entries=entry_count,
+                size_in_bytes=size,
+                entries_left=self._entries_left,
+                bytes_left=self._bytes_left,
+            )
+        self._entries_left -= entry_count
+        self._bytes_left -= size
         tracker = BatchTracker(batch_id, entry_count, size, self._settled, self.fail)
         self._pending.add(tracker)
         return tracker
@@ -337,7 +297,8 @@ class ClientSession:
                 answer = self._answers.popleft()
                 if answer.WhichOneof("message") == "credit" and answer.credit.entries:
                     if self._opened:
-                        self._account.restore(answer.credit.entries, answer.credit.bytes)
+                        self._entries_left += answer.credit.entries
+                        self._bytes_left += answer.credit.bytes
                     self._opened = True
                 return answer
             if self.error is not None or (not self._reading and not self._pending):

@@ -9,7 +9,7 @@ from enum import Enum
 from math import sqrt
 from typing import Protocol, runtime_checkable
 
-from penstock.async_sink._config import AsyncSinkConfig
+from penstock.async_sink._config import AsyncSinkConfig, check_positive
 from penstock.async_sink._rate.strategy import RequestInfo, ResultInfo
 from penstock.async_sink.errors import SinkOptionError
 
@@ -50,8 +50,7 @@ class AIMDScalingStrategy:
     """The limit never grows past it; at least increase_rate."""
 
     def __post_init__(self) -> None:
-        if self.increase_rate <= 0:
-            raise SinkOptionError("increase_rate", f"{self.increase_rate} must be more than 0")
+        check_positive(increase_rate=self.increase_rate)
         if not 0.0 < self.decrease_factor < 1.0:
             raise SinkOptionError("decrease_factor", f"{self.decrease_factor} must be more than 0 and less than 1")
         if self.rate_threshold < self.increase_rate:
@@ -87,10 +86,7 @@ class ProportionalScalingStrategy:
     """The limit never shrinks below it; at least 1."""
 
     def __post_init__(self) -> None:
-        if self.increase_rate <= 0:
-            raise SinkOptionError("increase_rate", f"{self.increase_rate} must be more than 0")
-        if self.floor <= 0:
-            raise SinkOptionError("floor", f"{self.floor} must be more than 0")
+        check_positive(increase_rate=self.increase_rate, floor=self.floor)
         if self.rate_threshold < max(self.increase_rate, self.floor):
             raise SinkOptionError("rate_threshold", f"{self.rate_threshold} must be at least increase_rate and floor")
 
@@ -172,10 +168,7 @@ class ThresholdCongestionControlStrategy:
             raise SinkOptionError(
                 "scale_down_failure_threshold", f"{scale_down_failure_threshold} must be at least 0 and less than 1"
             )
-        if scale_up_after_successes < 1:
-            raise SinkOptionError("scale_up_after_successes", f"{scale_up_after_successes} must be at least 1")
-        if scale_up_within is not None and scale_up_within <= timedelta(0):
-            raise SinkOptionError("scale_up_within", f"{scale_up_within} must be more than 0")
+        check_positive(scale_up_after_successes=scale_up_after_successes, scale_up_within=scale_up_within)
         self._threshold = scale_down_failure_threshold
         self._needed = scale_up_after_successes
         self._within = None if scale_up_within is None else scale_up_within.total_seconds()
@@ -214,11 +207,9 @@ class CongestionControlRateLimitingStrategy:
     destination's room and moves nothing. A limit of requests never grows past `max_in_flight_requests`: beyond it a
     decrease would decrease nothing.
 
-    The limit starts at `initial_max_in_flight_messages` (for a target of requests at `initial_max_in_flight_requests`,
-    by default `max_in_flight_requests`; for a target of bytes at `initial_max_in_flight_bytes`), or at the scaling
-    strategy's threshold if that is lower. A success never lowers it, a throttle never raises it, whatever the scaling
-    strategy says. With a target of bytes, batches are cut to the limit; a single larger entry leaves alone, when
-    nothing is in flight.
+    The limit starts at `initial_limit`, in the unit of the target, or at the scaling strategy's threshold if that is
+    lower. A success never lowers it, and a throttle never raises it. With a target of bytes, batches are cut to the
+    limit; a single larger entry is sent alone, when nothing is in flight.
 
     `congestion_control` decides when to scale, as in FLIP-242's first draft; by default any throttled entry scales down
     and any whole success up.
@@ -240,46 +231,29 @@ class CongestionControlRateLimitingStrategy:
         self,
         *,
         max_in_flight_requests: int,
-        initial_max_in_flight_messages: int,
+        initial_limit: int,
         scaling_strategy: ScalingStrategy,
         target: ScalingTarget = ScalingTarget.IN_FLIGHT_MESSAGES,
         slow_start_threshold: int | None = None,
         decrease_once_per_round_trip: bool = False,
         grow_only_when_used: bool = False,
         congestion_control: CongestionControlStrategy | None = None,
-        initial_max_in_flight_requests: int | None = None,
-        initial_max_in_flight_bytes: int | None = None,
     ) -> None:
-        if max_in_flight_requests <= 0:
-            raise SinkOptionError("max_in_flight_requests", f"{max_in_flight_requests} must be more than 0")
-        if initial_max_in_flight_messages <= 0:
-            raise SinkOptionError(
-                "initial_max_in_flight_messages", f"{initial_max_in_flight_messages} must be more than 0"
-            )
-        for name, initial in (
-            ("initial_max_in_flight_requests", initial_max_in_flight_requests),
-            ("initial_max_in_flight_bytes", initial_max_in_flight_bytes),
-        ):
-            if initial is not None and initial <= 0:
-                raise SinkOptionError(name, f"{initial} must be more than 0")
-        if slow_start_threshold is not None and slow_start_threshold <= 0:
-            raise SinkOptionError("slow_start_threshold", f"{slow_start_threshold} must be more than 0")
+        check_positive(
+            max_in_flight_requests=max_in_flight_requests,
+            initial_limit=initial_limit,
+            slow_start_threshold=slow_start_threshold,
+        )
         self._max_in_flight_requests = max_in_flight_requests
-        self._max_in_flight_messages = initial_max_in_flight_messages
         self._scaling = scaling_strategy
         self._control = congestion_control or ThresholdCongestionControlStrategy()
         self._target = target
         self._slow_start_threshold = slow_start_threshold
         self._decrease_once = decrease_once_per_round_trip
         self._grow_only_when_used = grow_only_when_used
-        initial = initial_max_in_flight_messages
         if target is ScalingTarget.IN_FLIGHT_REQUESTS:
-            initial = min(initial_max_in_flight_requests or max_in_flight_requests, max_in_flight_requests)
-        elif target is ScalingTarget.IN_FLIGHT_BYTES:
-            if initial_max_in_flight_bytes is None:
-                raise SinkOptionError("initial_max_in_flight_bytes", "give it with a target of bytes")
-            initial = initial_max_in_flight_bytes
-        self._limit = self._capped(initial)
+            initial_limit = min(initial_limit, max_in_flight_requests)
+        self._limit = self._capped(initial_limit)
         self._last_decrease_at = float("-inf")
         self._in_flight_requests = 0
         self._in_flight_messages = 0
@@ -289,21 +263,6 @@ class CongestionControlRateLimitingStrategy:
     def limit(self) -> int:
         """The present limit, in messages, in requests or in bytes by the target."""
         return self._limit
-
-    @property
-    def in_flight_messages(self) -> int:
-        """Messages that wait for their answer."""
-        return self._in_flight_messages
-
-    @property
-    def in_flight_requests(self) -> int:
-        """Requests that wait for their answer."""
-        return self._in_flight_requests
-
-    @property
-    def in_flight_bytes(self) -> int:
-        """Bytes that wait for their answer."""
-        return self._in_flight_bytes
 
     def _in_target(self, requests: int, messages: int, size_in_bytes: int) -> int:
         if self._target is ScalingTarget.IN_FLIGHT_MESSAGES:
@@ -379,8 +338,8 @@ class CongestionControlRateLimitingStrategy:
         return self._in_flight_messages + request.batch_size > self._limit
 
     def get_max_batch_size(self) -> int:
-        """The messages' limit; a larger batch could never leave."""
-        return self._limit if self._target is ScalingTarget.IN_FLIGHT_MESSAGES else self._max_in_flight_messages
+        """The limit of messages: a larger batch could never leave."""
+        return self._limit if self._target is ScalingTarget.IN_FLIGHT_MESSAGES else sys.maxsize
 
     @property
     def max_batch_bytes(self) -> int:
@@ -414,21 +373,18 @@ class CongestionControlConfig:
     """Where to start, in what the target counts; None for all that the writer's limits allow."""
 
     def __post_init__(self) -> None:
-        if self.initial_limit is not None and self.initial_limit <= 0:
-            raise SinkOptionError("initial_limit", f"{self.initial_limit} must be more than 0")
+        check_positive(initial_limit=self.initial_limit)
 
     def __call__(self, config: AsyncSinkConfig) -> CongestionControlRateLimitingStrategy:
-        """The strategy for a writer with these limits; it starts at the initial limit, or at the scaling strategy's
-        threshold if that is lower."""
-        initial = dict.fromkeys(ScalingTarget)
-        initial[self.target] = self.initial_limit
+        """Make the strategy of a writer with these limits."""
+        most = {
+            ScalingTarget.IN_FLIGHT_MESSAGES: config.max_batch_size * config.max_in_flight_requests,
+            ScalingTarget.IN_FLIGHT_REQUESTS: config.max_in_flight_requests,
+            ScalingTarget.IN_FLIGHT_BYTES: config.max_batch_size_in_bytes * config.max_in_flight_requests,
+        }
         return CongestionControlRateLimitingStrategy(
             max_in_flight_requests=config.max_in_flight_requests,
-            initial_max_in_flight_messages=initial[ScalingTarget.IN_FLIGHT_MESSAGES]
-            or config.max_batch_size * config.max_in_flight_requests,
-            initial_max_in_flight_requests=initial[ScalingTarget.IN_FLIGHT_REQUESTS],
-            initial_max_in_flight_bytes=initial[ScalingTarget.IN_FLIGHT_BYTES]
-            or config.max_batch_size_in_bytes * config.max_in_flight_requests,
+            initial_limit=self.initial_limit or most[self.target],
             scaling_strategy=self.scaling_strategy,
             congestion_control=deepcopy(self.congestion_control_strategy),
             target=self.target,
@@ -471,8 +427,7 @@ class GradientRateLimitingStrategy:
             raise SinkOptionError("tolerance", f"{tolerance} must be at least 1")
         if not 0.0 < smoothing <= 1.0:
             raise SinkOptionError("smoothing", f"{smoothing} must be more than 0 and at most 1")
-        if window < 1:
-            raise SinkOptionError("window", f"{window} must be at least 1")
+        check_positive(window=window)
         self._limit = float(initial_limit)
         self._min, self._max = float(min_limit), float(max_limit)
         self._tolerance, self._smoothing, self._window = tolerance, smoothing, window
@@ -484,11 +439,6 @@ class GradientRateLimitingStrategy:
     def limit(self) -> int:
         """The present limit, in messages."""
         return int(self._limit)
-
-    @property
-    def usual_round_trip_seconds(self) -> float | None:
-        """The round trip as it usually is; None before the first answer."""
-        return self._usual
 
     def register_in_flight_request(self, request: RequestInfo) -> None:
         """Count the messages."""

@@ -30,7 +30,7 @@ def aimd_strategy(
     most = config.max_batch_size * config.max_in_flight_requests
     return CongestionControlRateLimitingStrategy(
         max_in_flight_requests=config.max_in_flight_requests,
-        initial_max_in_flight_messages=config.max_batch_size if slow_start else most,
+        initial_limit=config.max_batch_size if slow_start else most,
         scaling_strategy=AIMDScalingStrategy(
             increase_rate=min(increase_rate, most), decrease_factor=decrease_factor, rate_threshold=most
         ),
@@ -60,7 +60,7 @@ def kinesis_strategy(config: AsyncSinkConfig) -> RateLimitingStrategy:
     return All(
         CongestionControlRateLimitingStrategy(
             max_in_flight_requests=config.max_in_flight_requests,
-            initial_max_in_flight_messages=config.max_batch_size,
+            initial_limit=config.max_batch_size,
             scaling_strategy=ProportionalScalingStrategy(
                 increase_rate=min(10, most), rate_threshold=most, floor=config.max_batch_size
             ),

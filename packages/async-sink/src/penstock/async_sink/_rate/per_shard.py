@@ -7,8 +7,8 @@ from hashlib import md5
 from math import cbrt, floor
 from typing import Any
 
+from penstock.async_sink._config import check_positive
 from penstock.async_sink._rate.strategy import LaneLimiter, LaneObservation, RequestInfo, ResultInfo
-from penstock.async_sink.errors import SinkOptionError
 
 
 class ShardMap:
@@ -205,9 +205,7 @@ class PerShardRateLimitingStrategy:
         hash_key: Callable[[Any], int] = hash_key_of,
     ) -> None:
         """Take the limits of a shard; the defaults are those of PutRecords."""
-        for name, value in (("records_per_second", records_per_second), ("bytes_per_second", bytes_per_second)):
-            if not value > 0:
-                raise SinkOptionError(name, f"{value} must be more than 0")
+        check_positive(records_per_second=records_per_second, bytes_per_second=bytes_per_second)
         self._records_per_second = records_per_second * _HEADROOM
         self._bytes_per_second = bytes_per_second * _HEADROOM
         self._hash_key = hash_key

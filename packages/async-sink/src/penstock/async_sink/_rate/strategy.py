@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from penstock.async_sink._config import check_positive
 from penstock.async_sink.errors import SinkOptionError
 
 
@@ -316,9 +317,7 @@ class TokenBucketRateLimitingStrategy:
             "bytes_per_second": bytes_per_second,
             "requests_per_second": requests_per_second,
         }
-        for name, value in {**rates, "burst_seconds": burst_seconds}.items():
-            if value is not None and not value > 0:
-                raise SinkOptionError(name, f"{value} must be more than 0")
+        check_positive(**rates, burst_seconds=burst_seconds)
         if all(rate is None for rate in rates.values()):
             raise SinkOptionError("records_per_second", "give at least one rate")
         self._records, self._bytes, self._requests = (
