@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-    from botocore.credentials import ReadOnlyCredentials
-
     from penstock.aws._session import AwsSession
 
 
@@ -155,7 +153,7 @@ class AwsClient:
             return await self._call_once(client, operation, parameters)
         except AwsServiceError as error:
             # Refused before anything was done: to send it again cannot do it twice.
-            if not are_credentials_refused(error) or not await self._has_others(used):
+            if not are_credentials_refused(error) or not await self._session.find_other_credentials(used):
                 raise
         return await self._call_once(client, operation, parameters)
 
@@ -189,12 +187,6 @@ class AwsClient:
 
     def _answered(self, metadata: Any, asked_at: float) -> None:
         self._clock.answered(metadata.get("HTTPHeaders", {}).get("date"), asked_at)
-
-    async def _has_others(self, refused: ReadOnlyCredentials) -> bool:
-        # Another call may have been refused before, and have found others: looking again would find the same.
-        return await self._session.fetch_credentials() != refused or await asyncio.to_thread(
-            self._session.renew_credentials
-        )
 
     async def _open(self) -> Any:
         async with self._opening:

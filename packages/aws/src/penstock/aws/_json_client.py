@@ -72,7 +72,7 @@ class JsonClient:
         self._total_timeout_seconds = total_timeout_seconds
         self._service_clock = session.service_clock(service)
         self._pool: HttpPool | None = None
-        self._fetching: asyncio.Task[ReadOnlyCredentials] | None = None
+        self._fetching = asyncio.Lock()
 
     @property
     def session(self) -> AwsSession:
@@ -113,25 +113,11 @@ class JsonClient:
         return self._url
 
     async def _credentials(self) -> ReadOnlyCredentials:
-        if not self._session.must_fetch_credentials:
-            return self._session.frozen_credentials()
-        # Fetching may ask files, metadata services or STS: not on the loop, and once for all calls that wait.
-        if self._fetching is None:
-            self._fetching = asyncio.create_task(
-                asyncio.to_thread(self._session.frozen_credentials), name="fetch credentials"
-            )
-            self._fetching.add_done_callback(self._fetched)
-        return await asyncio.shield(self._fetching)
-
-    def _fetched(self, fetching: asyncio.Task[ReadOnlyCredentials]) -> None:
-        self._fetching = None
-        if not fetching.cancelled():
-            # Whoever waits gets the error; perhaps nobody does any more.
-            fetching.exception()
-
-    async def _has_others(self, refused: ReadOnlyCredentials) -> bool:
-        # Another call may have been refused before, and have found others: looking again would find the same.
-        return await self._credentials() != refused or await asyncio.to_thread(self._session.renew_credentials)
+        if self._session.must_fetch_credentials:
+            # One thread fetches for all calls that wait.
+            async with self._fetching:
+                return await self._session.fetch_credentials()
+        return self._session.frozen_credentials()
 
     async def call_raw(self, operation: str, body: bytes | Parts, *, content_type: str | None = None) -> bytes:
         """Send a JSON body, give the JSON body of the answer. A large body in parts is not put together.
@@ -151,7 +137,7 @@ class JsonClient:
             return await self._send(credentials, operation, parts, content_type)
         except AwsServiceError as error:
             # Refused before anything was done: to send it again cannot do it twice.
-            if not are_credentials_refused(error) or not await self._has_others(credentials):
+            if not are_credentials_refused(error) or not await self._session.find_other_credentials(credentials):
                 raise
         return await self._send(await self._credentials(), operation, parts, content_type)
 
@@ -172,7 +158,7 @@ class JsonClient:
         try:
             return await self._send(credentials, operation, parts, content_type, may_repeat=False)
         except AwsServiceError as error:
-            if are_credentials_refused(error) and await self._has_others(credentials):
+            if are_credentials_refused(error) and await self._session.find_other_credentials(credentials):
                 reason = f"{error.message}; others were found for the next request"
                 raise AwsCredentialsError(code=error.code, reason=reason, is_retryable=True) from error
             raise

@@ -216,6 +216,10 @@ class AwsSession:
         """
         return self._credentials.renew()
 
+    async def find_other_credentials(self, refused: ReadOnlyCredentials) -> bool:
+        """`renew_credentials` in a thread, unless another call has already replaced the refused credentials."""
+        return await self.fetch_credentials() != refused or await asyncio.to_thread(self.renew_credentials)
+
     def aio_client(self, service_name: str, *, endpoint_url: str | None = None) -> AwsClient:
         """A client for asyncio, which whoever asked for it closes; see `AwsClient`.
 
