@@ -333,7 +333,7 @@ def _unreadable(file: Path, line: int, reason: str) -> SinkError:
 
 def _parse(file: Path, line: str, is_redriven: bool) -> DeadLetter:
     document: dict[str, Any] = json.loads(line)
-    return DeadLetter(
+    letter = DeadLetter(
         file=file,
         line=line,
         kind=document.get("kind", "kinesis"),
@@ -347,3 +347,8 @@ def _parse(file: Path, line: str, is_redriven: bool) -> DeadLetter:
         is_redriven=is_redriven,
         is_encoded=document.get("reason") != NOT_ENCODED,
     )
+    for name in ("kind", "stream", "key", "explicit_hash_key", "code", "time"):
+        value = getattr(letter, name)
+        if not isinstance(value, str) and (value is not None or name in ("kind", "code", "time")):
+            raise TypeError(f"{name} is not a text")
+    return letter

@@ -38,6 +38,8 @@ def host_of(endpoint: str) -> str:
 def check_no_user(endpoints: str, option: str = "endpoint") -> None:
     """Refuse endpoints with user information. Endpoints appear in errors, logs and spans.
 
+    `penstock.aws` has a similar rule for URLs. The rules are apart because neither package depends on the other.
+
     Call it with the whole text of an option, before the text is split at commas: a password may hold a comma.
 
     Raises:

@@ -20,6 +20,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from penstock.aws import AwsSession
 from penstock.efo_consumer._model.positions import StreamPositions
 from penstock.efo_consumer.errors import CheckpointError, PositionsError
+from penstock.rpc import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 _VERSION: Final = "v1"
 _NO_COMMIT: Final = f'{_VERSION}\n{{"nextBatchWatermarkMs":0}}'
 _S3: Final = ("s3", "s3a", "s3n")
+_MOST_CHARACTERS: Final = 64 * 1024 * 1024
+"""Of a file: an offset with the positions of 50,000 shards has 10 MiB."""
 BACKUPS: Final = "penstock-reset"
 """Folder of a checkpoint that keeps what stood there before it was reset."""
 
@@ -243,7 +246,17 @@ class _LocalFiles:
             return []
 
     def read(self, name: str) -> str:
-        return (self._folder / name).read_text()
+        path = self._folder / name
+        try:
+            with open(open_regular(path), encoding="utf-8") as file:
+                text = file.read(_MOST_CHARACTERS + 1)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise CheckpointError(name=str(path), reason=f"cannot be read: {error.strerror}") from None
+        if len(text) > _MOST_CHARACTERS:
+            raise CheckpointError(name=str(path), reason=f"has more than {_MOST_CHARACTERS:,} characters")
+        return text
 
     def create(self, name: str, text: str) -> None:
         path = self._folder / name
