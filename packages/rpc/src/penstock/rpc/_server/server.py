@@ -23,7 +23,6 @@ from penstock.rpc._flags import Setting, add_settings, add_switch, read_settings
 from penstock.rpc._security.security import ServerSecurity
 from penstock.rpc._server.access import RECHECK_SECONDS, Access
 from penstock.rpc._server.audit import AuditLog
-from penstock.rpc._server.guard import Guard, SameTask
 from penstock.rpc._server.rules import calls_of
 from penstock.rpc._server.token_check import Callers
 from penstock.rpc.errors import RpcOptionError, ServerStartError
@@ -279,7 +278,7 @@ class GrpcServer:
 
     async def __aenter__(self) -> Self:
         settings = self._settings
-        interceptors: list[Any] = [SameTask(), aio_server_interceptor(), *self._checks()]  # type: ignore[no-untyped-call]  # no annotations
+        interceptors: list[Any] = [aio_server_interceptor(), self._access()]  # type: ignore[no-untyped-call]  # no annotations
         server = grpc.aio.server(
             interceptors=interceptors,
             options=[
@@ -333,21 +332,17 @@ class GrpcServer:
             options["grpc.http2.lookahead_bytes"] = 16 * 1024
         return list(options.items())
 
-    def _checks(self) -> list[Any]:
-        """The interceptors that ask who may do what, the outermost first."""
+    def _access(self) -> Access:
         settings = self._settings
-        callers = Callers(settings.security)
         name = next((one.service for one in self._rules.values()), "")
         self._audit = None if settings.audit_log is None else AuditLog(settings.audit_log, name)
-
-        access = Access(
-            callers,
+        return Access(
+            Callers(settings.security),
             self._rules,
             self._audit,
             recheck_seconds=settings.recheck_seconds,
             calls_at_once=settings.calls_at_once,
         )
-        return [access, Guard()]
 
     async def __aexit__(
         self,

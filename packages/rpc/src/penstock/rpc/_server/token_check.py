@@ -1,4 +1,4 @@
-"""Who calls: the token and the certificate of a call, and handlers that read no message."""
+"""Who calls: the token and the certificate of a call."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-import grpc
-
 from penstock.rpc._security.principals import Principal, PrincipalsFile, everybody
 from penstock.rpc._security.token_file import Token, TokenFile, verdict
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from penstock.rpc._security.security import ServerSecurity
 
@@ -75,35 +73,6 @@ class Callers:
         if not self._shows_certificate:
             return everybody("anybody")
         return everybody(f"certificate {next(iter(names), '')}".strip())
-
-
-def unread_check(handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[Any, Any]:
-    """The handler of health checks, which takes the message for an empty one."""
-    behaviour: Any = handler.stream_stream
-    deserialize: Any = handler.request_deserializer
-
-    async def empty() -> AsyncIterator[Any]:
-        yield deserialize(b"")
-
-    async def answer(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-        async for one in behaviour(empty(), context):
-            yield one
-
-    return grpc.stream_stream_rpc_method_handler(answer, response_serializer=handler.response_serializer)
-
-
-def unread(refuse: Callable[[Any], Awaitable[None]]) -> grpc.RpcMethodHandler[Any, Any]:
-    """A handler that refuses without reading a message, which a unary one would have in memory before it is called.
-
-    Args:
-        refuse: ends the call, given its context.
-    """
-
-    async def call(_requests: Any, context: Any) -> AsyncIterator[Any]:
-        await refuse(context)
-        yield  # it never comes to that; but handlers of streams are generators
-
-    return grpc.stream_stream_rpc_method_handler(call)
 
 
 def address_of(context: Any) -> str:
