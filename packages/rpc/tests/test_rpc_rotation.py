@@ -7,7 +7,7 @@ import resource
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,7 +23,6 @@ from penstock.rpc import (
     ClientSecurity,
     FileChanges,
     GrpcServer,
-    OwnFiles,
     RpcOptionError,
     ServerSecurity,
     ServerSettings,
@@ -453,32 +452,3 @@ def test_a_file_of_tokens_that_is_none_is_named_without_what_it_holds(tmp_path: 
     with pytest.raises(RpcOptionError, match=words) as raised:
         ServerSecurity(token_file=file).check_files()
     assert "secret" not in str(raised.value)
-
-
-def test_files_that_one_process_writes_are_as_it_has_left_them(tmp_path: Path) -> None:
-    """Or nothing is begun with them, nor said to have gone well; those that were not there yet may come."""
-    file, log = tmp_path / "file", tmp_path / "log"
-    file.write_text("content")
-    own = OwnFiles(file, log)
-    with own.written():
-        file.write_text("more content")
-        log.write_text("log")
-
-    def write(change: Callable[[], object]) -> None:
-        with own.written():
-            change()
-            changed.append(change)
-
-    changed: list[object] = []
-    with pytest.raises(FileNotFoundError):
-        write((tmp_path / "none").read_text)
-    os.link(file, tmp_path / "backup")
-    write(lambda: log.write_text("more of the log"))
-    (tmp_path / "new").write_text("other")
-    with pytest.raises(OSError, match="another process has changed it"):
-        write(lambda: (tmp_path / "new").replace(log))
-    assert len(changed) == 2
-    for _ in range(2):
-        with pytest.raises(OSError, match="another process has changed it"):
-            write(lambda: None)
-    assert len(changed) == 2

@@ -1,7 +1,9 @@
 """The file of jobs and claims."""
 
+import os
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,7 @@ from penstock.operator_attributes import (
     StoredJob,
     compile,
 )
+from penstock.operator_attributes._schedule.sqlite_store import OwnFiles
 from penstock.operator_attributes.errors import JobStoreError, SchedulingError
 
 EVENTS: list[StageEvent] = [
@@ -200,3 +203,32 @@ async def test_a_job_that_cannot_restart_is_unchanged(tmp_path: Path) -> None:
         assert await scheduler.get_job("a") == before
     async with LocalStageScheduler(store=SqliteJobStore(tmp_path / "stages.db")) as scheduler:
         assert (await scheduler.get_job("a")).stages == before.stages
+
+
+def test_files_that_one_process_writes_are_as_it_has_left_them(tmp_path: Path) -> None:
+    """Or nothing is begun with them, nor said to have gone well; those that were not there yet may come."""
+    file, log = tmp_path / "file", tmp_path / "log"
+    file.write_text("content")
+    own = OwnFiles(file, log)
+    with own.written():
+        file.write_text("more content")
+        log.write_text("log")
+
+    def write(change: Callable[[], object]) -> None:
+        with own.written():
+            change()
+            changed.append(change)
+
+    changed: list[object] = []
+    with pytest.raises(FileNotFoundError):
+        write((tmp_path / "none").read_text)
+    os.link(file, tmp_path / "backup")
+    write(lambda: log.write_text("more of the log"))
+    (tmp_path / "new").write_text("other")
+    with pytest.raises(OSError, match="another process has changed it"):
+        write(lambda: (tmp_path / "new").replace(log))
+    assert len(changed) == 2
+    for _ in range(2):
+        with pytest.raises(OSError, match="another process has changed it"):
+            write(lambda: None)
+    assert len(changed) == 2

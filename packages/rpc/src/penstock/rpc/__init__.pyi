@@ -18,9 +18,8 @@ from ._flags import (
     read_switch,
 )
 from ._loop_thread import LoopThread, Signal
-from ._own_files import OwnFiles, make_database_private, make_folder, open_regular
+from ._own_files import lock_file, make_database_private, make_folder, open_regular, unlock_file
 from ._pages import all_pages, cut_page
-from ._process import collect_seldom, lock_file, unlock_file
 from ._security.files import FileChanges, stamp_of
 from ._security.security import (
     ClientSecurity,
@@ -28,6 +27,7 @@ from ._security.security import (
 )
 from ._security.token_file import MIN_TOKEN_CHARACTERS
 from ._server.run import (
+    collect_seldom,
     run_service,
     set_up_logging,
 )
@@ -74,7 +74,6 @@ __all__ = [
     "LoopThreadClosedError",
     "LoopThreadForkedError",
     "Messages",
-    "OwnFiles",
     "PenstockRpcError",
     "Register",
     "RemoteApi",

@@ -1,4 +1,4 @@
-"""Files that other users must not read, and files in folders where other users may write.
+"""Files that other users must not read, files in folders where other users may write, and locks on files.
 
 The rules for both stand here: a file is opened only if it is a regular file and not a link, and the mode of a private
 file is set when the file is there already, too.
@@ -9,12 +9,18 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from typing import IO, Any
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 _PRIVATE: Final = 0o600
 # Windows has none of these. A FIFO without a writer would block `os.open` without O_NONBLOCK.
@@ -100,54 +106,28 @@ def _is_not_regular(path: str | Path) -> OSError:
     return OSError(errno.EINVAL, "it is a link, or not a regular file: give the path of the file itself", str(path))
 
 
-class OwnFiles:
-    """Files that only this process writes, such as those of a database: checks that no other process changed them.
-
-    SQLite caches a file that it has locked exclusively. It would continue to write, without an error, after the file
-    was cut, replaced or overwritten by another process. For one thread at a time.
+def lock_file(file: int | IO[Any], *, wait: bool = False) -> bool:
+    """Lock an open file against whoever opens it beside, in other processes too, until it is closed.
 
     Args:
-        files: the files; some may not exist yet.
+        file: the open file, or its descriptor.
+        wait: for whoever has it locked.
+
+    Returns:
+        whether it is locked now; without `wait`, False if another has it.
+
+    Raises:
+        OSError: no file can be locked there, or on this system.
     """
+    if fcntl is None:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
-    def __init__(self, *files: Path) -> None:
-        self._files = files
-        self._left = self._found()
 
-    @contextmanager
-    def written(self) -> Iterator[None]:
-        """Check the files before and after a write.
-
-        Raises:
-            OSError: another process changed or replaced a file.
-        """
-        if self._found() != self._left:
-            raise self._error()
-        before = self._left
-        try:
-            yield
-        finally:
-            found = self._found()
-            is_ours = all(
-                was is None or (now is not None and now[:2] == was[:2]) for was, now in zip(before, found, strict=True)
-            )
-            if is_ours:
-                self._left = found
-        if not is_ours:
-            raise self._error()
-
-    def _found(self) -> list[tuple[int, int, int, int] | None]:
-        return [self._stamp(file) for file in self._files]
-
-    @staticmethod
-    def _stamp(file: Path) -> tuple[int, int, int, int] | None:
-        try:
-            found = os.stat(file)
-        except OSError:
-            return None
-        # Not the time of change: a backup by hard links sets it.
-        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-    def _error(self) -> OSError:
-        reason = "another process has changed it: restore a whole copy of it, and start again"
-        return OSError(errno.ESTALE, reason, str(self._files[0]))
+def unlock_file(file: int | IO[Any]) -> None:
+    """Let another have it before the file is closed, which a process that this one forked may have open too."""
+    fcntl.flock(file, fcntl.LOCK_UN)

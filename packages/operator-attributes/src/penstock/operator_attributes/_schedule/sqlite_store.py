@@ -1,5 +1,7 @@
 """Jobs, their events and claims in a SQLite file, which survives the end of the process, however that comes."""
 
+import errno
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ from penstock.operator_attributes._schedule.claims import ClaimRecord
 from penstock.operator_attributes._schedule.job_store import StoredJob, StoredState
 from penstock.operator_attributes._schedule.states import EVENT_KINDS, StageEvent, event_name
 from penstock.operator_attributes.errors import InvalidDocumentError, JobStoreError
-from penstock.rpc import OwnFiles, make_database_private, make_folder
+from penstock.rpc import make_database_private, make_folder
 
 _SCHEMA_VERSION: Final = 1
 _BUSY_SECONDS: Final = 2.0
@@ -180,3 +182,56 @@ class SqliteJobStore:
 
     def _error(self, error: Exception) -> JobStoreError:
         return JobStoreError(str(self._path), str(error))
+
+
+class OwnFiles:
+    """Files that only this process writes, such as those of a database: checks that no other process changed them.
+
+    SQLite caches a file that it has locked exclusively. It would continue to write, without an error, after the file
+    was cut, replaced or overwritten by another process. For one thread at a time.
+
+    Args:
+        files: the files; some may not exist yet.
+    """
+
+    def __init__(self, *files: Path) -> None:
+        self._files = files
+        self._left = self._found()
+
+    @contextmanager
+    def written(self) -> Iterator[None]:
+        """Check the files before and after a write.
+
+        Raises:
+            OSError: another process changed or replaced a file.
+        """
+        if self._found() != self._left:
+            raise self._error()
+        before = self._left
+        try:
+            yield
+        finally:
+            found = self._found()
+            is_ours = all(
+                was is None or (now is not None and now[:2] == was[:2]) for was, now in zip(before, found, strict=True)
+            )
+            if is_ours:
+                self._left = found
+        if not is_ours:
+            raise self._error()
+
+    def _found(self) -> list[tuple[int, int, int, int] | None]:
+        return [self._stamp(file) for file in self._files]
+
+    @staticmethod
+    def _stamp(file: Path) -> tuple[int, int, int, int] | None:
+        try:
+            found = os.stat(file)
+        except OSError:
+            return None
+        # Not the time of change: a backup by hard links sets it.
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+    def _error(self) -> OSError:
+        reason = "another process has changed it: restore a whole copy of it, and start again"
+        return OSError(errno.ESTALE, reason, str(self._files[0]))
