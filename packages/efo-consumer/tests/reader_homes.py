@@ -16,6 +16,7 @@ from penstock.efo_consumer import (
     LocalShardReader,
     OpenRequest,
     ShardPosition,
+    ShardRange,
     ShardReader,
     ShardReaderServicer,
     StreamPositions,
@@ -61,9 +62,14 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def read(reader: ShardReader, start: StreamPositions, end: StreamPositions) -> list[int]:
+async def numbers_of(reader: ShardReader, ranges: list[ShardRange], **options: Any) -> list[int]:
+    """The sequence numbers of ranges."""
     rows: list[int] = []
-    async for batch in reader.read_range("q", ranges_between(start, end)):
+    async for batch in reader.read_range("q", ranges, **options):
         assert batch.schema == READ_SCHEMA
         rows += [int(number) for number in batch.column("sequenceNumber").to_pylist()]
     return rows
+
+
+async def read(reader: ShardReader, start: StreamPositions, end: StreamPositions) -> list[int]:
+    return await numbers_of(reader, ranges_between(start, end))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from datetime import timedelta
+from typing import Any
+
+from reader_homes import read
 
 from penstock.efo_consumer import (
     LocalShardReader,
@@ -12,10 +15,7 @@ from penstock.efo_consumer import (
     ReaderConfig,
     ShardEvent,
     ShardPosition,
-    ShardRange,
-    ranges_between,
 )
-from penstock.efo_consumer._publish.condition import NoteSign, unnoted
 from penstock.efo_consumer.testing import FakeKinesis
 
 BIG = 100_000
@@ -29,16 +29,10 @@ class Watched(FakeKinesis):
         self.reads: list[ShardPosition] = []
 
     async def read_once(
-        self,
-        stream_name: str,
-        shard_id: str,
-        after: ShardPosition,
-        *,
-        note: NoteSign = unnoted,
-        is_open: bool | None = None,
+        self, stream_name: str, shard_id: str, after: ShardPosition, **options: Any
     ) -> AsyncGenerator[ShardEvent, None]:
         self.reads.append(after)
-        async for event in super().read_once(stream_name, shard_id, after, note=note):
+        async for event in super().read_once(stream_name, shard_id, after, **options):
             yield event
 
 
@@ -49,13 +43,6 @@ async def stands_still(kinesis: FakeKinesis) -> None:
         while taken != kinesis.events_taken:
             taken = kinesis.events_taken
             await asyncio.sleep(0.1)
-
-
-async def read(reader: LocalShardReader, ranges: list[ShardRange]) -> list[int]:
-    rows: list[int] = []
-    async for batch in reader.read_range("q", ranges):
-        rows += [int(number) for number in batch.column("sequenceNumber").to_pylist()]
-    return rows
 
 
 async def test_of_a_range_that_is_held_in_part_only_the_rest_is_read_again() -> None:
@@ -73,6 +60,6 @@ async def test_of_a_range_that_is_held_in_part_only_the_rest_is_read_again() -> 
         await stands_still(kinesis)
         end = (await reader.positions("q", epoch, start, wait_seconds=5)).positions
         polls = kinesis.polls
-        assert await read(reader, ranges_between(start, end)) == numbers
+        assert await read(reader, start, end) == numbers
         assert kinesis.reads == [ShardPosition.trim_horizon()]
         assert kinesis.polls - polls < len(numbers)

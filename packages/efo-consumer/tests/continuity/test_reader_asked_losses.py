@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from reader_homes import HOMES, reader_at, request
+from reader_homes import HOMES, numbers_of, reader_at, request
 
 from penstock.efo_consumer import (
     ReaderConfig,
     ShardPosition,
     ShardRange,
-    ShardReader,
     StreamPositions,
     read_ranges,
 )
@@ -38,39 +37,17 @@ def lost_range(kinesis: FakeKinesis, start: StreamPositions, numbers: list[int])
     return [ShardRange("s", shard, ShardPosition.after(str(numbers[0])), ShardPosition.after(str(numbers[2])))]
 
 
-async def rows(reader: ShardReader, ranges: list[ShardRange], **options: bool) -> list[int]:
-    return [
-        int(number)
-        async for batch in reader.read_range("q", ranges, **options)
-        for number in batch.column("sequenceNumber").to_pylist()
-    ]
-
-
 @HOMES
-@ASKED
-async def test_a_session_says_whether_a_loss_ends_its_shards(home: str, asked: bool) -> None:
-    """Against what the reader is set to."""
+@pytest.mark.parametrize(("asked", "setting"), [(True, False), (False, True), (None, True), (None, False)])
+async def test_a_session_says_whether_a_loss_ends_its_shards(home: str, asked: bool | None, setting: bool) -> None:
+    """The caller's choice counts; without one the reader's setting."""
     kinesis, start, _ = world()
-    async with reader_at(home, kinesis, config=ReaderConfig(fail_on_data_loss=not asked)) as reader:
-        if asked:
+    async with reader_at(home, kinesis, config=ReaderConfig(fail_on_data_loss=setting)) as reader:
+        if setting if asked is None else asked:
             with pytest.raises(DataLossError):
                 await reader.open(request(start, fail_on_data_loss=asked))
         else:
             epoch = await reader.open(request(start, fail_on_data_loss=asked))
-            assert (await reader.positions("q", epoch, start, wait_seconds=5)).records == 3
-
-
-@HOMES
-@ASKED
-async def test_a_session_that_says_nothing_has_the_readers_setting(home: str, asked: bool) -> None:
-    """As clients that know nothing of it."""
-    kinesis, start, _ = world()
-    async with reader_at(home, kinesis, config=ReaderConfig(fail_on_data_loss=asked)) as reader:
-        if asked:
-            with pytest.raises(DataLossError):
-                await reader.open(request(start))
-        else:
-            epoch = await reader.open(request(start))
             assert (await reader.positions("q", epoch, start, wait_seconds=5)).records == 3
 
 
@@ -86,7 +63,7 @@ async def test_a_session_that_is_opened_again_may_change_its_mind(home: str) -> 
         assert found.records == 3
         # What the buffers no longer hold is read from the stream again.
         await reader.commit("q", epoch, found.positions)
-        assert await rows(reader, lost_range(kinesis, start, numbers)) == numbers[2:]
+        assert await numbers_of(reader, lost_range(kinesis, start, numbers)) == numbers[2:]
 
 
 @HOMES
@@ -97,9 +74,9 @@ async def test_a_range_without_a_session_says_it_itself(home: str, asked: bool) 
     async with reader_at(home, kinesis, config=ReaderConfig(fail_on_data_loss=not asked)) as reader:
         if asked:
             with pytest.raises(DataLossError):
-                await rows(reader, lost_range(kinesis, start, numbers), fail_on_data_loss=asked)
+                await numbers_of(reader, lost_range(kinesis, start, numbers), fail_on_data_loss=asked)
         else:
-            assert await rows(reader, lost_range(kinesis, start, numbers), fail_on_data_loss=asked) == numbers[2:]
+            assert await numbers_of(reader, lost_range(kinesis, start, numbers), fail_on_data_loss=asked) == numbers[2:]
 
 
 async def test_a_task_says_whether_a_loss_ends_its_ranges() -> None:

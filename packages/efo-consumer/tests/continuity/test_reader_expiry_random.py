@@ -9,6 +9,7 @@ from datetime import timedelta
 from fleet_in_memory import SkippingLoop
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from reader_homes import read
 
 from penstock.efo_consumer import (
     LocalShardReader,
@@ -18,7 +19,6 @@ from penstock.efo_consumer import (
     ShardEvent,
     ShardFailedError,
     ShardPosition,
-    ranges_between,
 )
 from penstock.efo_consumer.errors import RecordPublisherFatalError
 from penstock.efo_consumer.testing import FakeKinesis
@@ -97,8 +97,7 @@ class Caller:
         except ShardFailedError:
             await self.open()
             return
-        async for batch in self.reader.read_range("q", ranges_between(self._position, found.positions)):
-            self.rows += [int(number) for number in batch.column("sequenceNumber").to_pylist()]
+        self.rows += await read(self.reader, self._position, found.positions)
         self._position = found.positions
         if commits:
             await self.reader.commit("q", self._epoch, self._position)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from reader_homes import read
 
 from penstock.efo_consumer import (
     DataLossError,
@@ -67,10 +68,7 @@ async def follow_idle(kinesis: PolledKinesis, start: StreamPositions, hours: int
 async def rows(reader: LocalShardReader, start: StreamPositions) -> list[int]:
     epoch = await reader.open(OpenRequest(session_id="q", positions=start))
     end = (await reader.positions("q", epoch, start, wait_seconds=5)).positions
-    found: list[int] = []
-    async for batch in reader.read_range("q", ranges_between(start, end)):
-        found += [int(number) for number in batch.column("sequenceNumber").to_pylist()]
-    return found
+    return await read(reader, start, end)
 
 
 @pytest.mark.parametrize("begins", ["record", "time", "horizon"])

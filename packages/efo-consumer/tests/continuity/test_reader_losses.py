@@ -6,6 +6,7 @@ import asyncio
 import time
 
 import pytest
+from reader_homes import read
 
 from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
@@ -113,10 +114,7 @@ async def test_a_position_that_kinesis_refuses_is_told_or_passed_over(fail: bool
             return
         epoch = await reader.open(OpenRequest(session_id="q", positions=start))
         found = await reader.positions("q", epoch, start, wait_seconds=5)
-        rows: list[str] = []
-        async for batch in reader.read_range("q", ranges_between(start, found.positions)):
-            rows += batch.column("sequenceNumber").to_pylist()
-        assert rows == [str(number) for number in numbers]
+        assert await read(reader, start, found.positions) == numbers
         assert [stats.losses for stats in await reader.stats("q")] == [1]
 
 
@@ -168,10 +166,7 @@ async def test_a_shard_that_is_gone_is_told_or_left_for_its_children(fail: bool)
                 await reader.positions("q", epoch, start, wait_seconds=5)
             return
         found = await reader.positions("q", epoch, start, wait_seconds=5)
-        rows: list[str] = []
-        async for batch in reader.read_range("q", ranges_between(start, found.positions)):
-            rows += batch.column("sequenceNumber").to_pylist()
-        assert rows == [str(number) for number in kept]
+        assert await read(reader, start, found.positions) == kept
 
 
 async def test_a_consumer_that_is_gone_is_no_loss() -> None:

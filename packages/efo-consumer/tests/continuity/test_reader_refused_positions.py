@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from reader_homes import numbers_of
 
 from penstock.efo_consumer import (
     LocalShardReader,
-    NoteSign,
     OpenRequest,
     RecordPublisher,
     RecordPublisherType,
@@ -17,15 +18,12 @@ from penstock.efo_consumer import (
     ShardPosition,
     ShardRange,
     StreamConsumer,
-    StreamIdentity,
     StreamPositions,
     ranges_between,
 )
 from penstock.efo_consumer._continuity.rule import OldestRecord
-from penstock.efo_consumer._publish.condition import unnoted
-from penstock.efo_consumer._publish.publisher import Room, unbounded
 from penstock.efo_consumer.errors import RecordPublisherFatalError, StreamRecreatedError, SubscriptionStuckError
-from penstock.efo_consumer.testing import FakeKinesis
+from penstock.efo_consumer.testing import FakeKinesis, FakePublisher
 
 SHARD = "shardId-000000000000"
 FIRST, SECOND = 1, 2
@@ -41,13 +39,6 @@ def at(position: ShardPosition, created: int | None = None) -> StreamPositions:
     return StreamPositions({"s": {SHARD: position}}, {} if created is None else {"s": created})
 
 
-async def rows(reader: LocalShardReader, ranges: list[ShardRange]) -> list[int]:
-    found: list[int] = []
-    async for batch in reader.read_range("q", ranges):
-        found += [int(number) for number in batch.column("sequenceNumber").to_pylist()]
-    return found
-
-
 class RefusingKinesis(FakeKinesis):
     """Refuses every position in sequence numbers when it is polled; GetRecords is behind for some answers."""
 
@@ -58,13 +49,7 @@ class RefusingKinesis(FakeKinesis):
         self._answers_behind = answers_behind
 
     async def read_once(
-        self,
-        stream_name: str,
-        shard_id: str,
-        after: ShardPosition,
-        *,
-        note: NoteSign = unnoted,
-        is_open: bool | None = None,
+        self, stream_name: str, shard_id: str, after: ShardPosition, **options: Any
     ) -> AsyncGenerator[ShardEvent, None]:
         self._ask(stream_name, shard_id, after)
         if self._answers_behind:
@@ -76,14 +61,14 @@ class RefusingKinesis(FakeKinesis):
     def record_publisher(
         self, record_publisher: RecordPublisherType, consumer_arns: Mapping[str, str]
     ) -> RecordPublisher:
-        return _Publisher(self, is_fan_out=record_publisher is RecordPublisherType.EFO)
+        return FakePublisher(self.subscribe if record_publisher is RecordPublisherType.EFO else self.publish)
 
     async def publish(self, stream: str, shard_id: str, position: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
         self._ask(stream, shard_id, position)
         async for event in self.follow(stream, shard_id, position):
             yield event
 
-    async def subscribe(self, stream: str, shard_id: str) -> AsyncGenerator[ShardEvent, None]:
+    async def subscribe(self, stream: str, shard_id: str, position: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
         self.subscribed += 1
         raise SubscriptionStuckError(stream=stream, shard_id=shard_id, outcomes=("expired",) * 3)
         yield  # a generator, as the publisher's is
@@ -95,38 +80,6 @@ class RefusingKinesis(FakeKinesis):
             raise RecordPublisherFatalError("no such number", stream=stream, shard_id=shard_id, code=code)
 
 
-class _Publisher:
-    def __init__(self, kinesis: RefusingKinesis, *, is_fan_out: bool) -> None:
-        self._kinesis = kinesis
-        self._is_fan_out = is_fan_out
-
-    def publish(
-        self,
-        stream: StreamIdentity,
-        shard_id: str,
-        position: ShardPosition,
-        *,
-        note: NoteSign = unnoted,
-        room: Room = unbounded,
-    ) -> AsyncGenerator[ShardEvent, None]:
-        if self._is_fan_out:
-            return self._kinesis.subscribe(stream.name, shard_id)
-        return self._kinesis.publish(stream.name, shard_id, position)
-
-    @property
-    def interval_seconds(self) -> float:
-        return 0.0
-
-    def waits_since(self, stream: StreamIdentity, shard_id: str) -> float | None:
-        return None
-
-    def is_taken_over(self, stream: StreamIdentity, shard_id: str) -> bool:
-        return False
-
-    async def close(self) -> None:
-        return
-
-
 async def test_a_replay_that_waits_at_the_tip_does_not_go_back_to_a_position_that_was_refused() -> None:
     """Its records show up late; until then it is asked from the time that took the refused position's place."""
     kinesis = RefusingKinesis(answers_behind=2)
@@ -134,7 +87,7 @@ async def test_a_replay_that_waits_at_the_tip_does_not_go_back_to_a_position_tha
     first, *wanted = kinesis.put("s", SHARD, 3)
     after = read_upto(first, continuation=first + 1)
     async with LocalShardReader(kinesis) as reader:
-        assert await rows(reader, [ShardRange("s", SHARD, after, ShardPosition.after(str(wanted[-1])))]) == wanted
+        assert await numbers_of(reader, [ShardRange("s", SHARD, after, ShardPosition.after(str(wanted[-1])))]) == wanted
     assert kinesis.asked[0] == after
     assert [position.sequence_number for position in kinesis.asked[1:]] == [None] * 3
 
@@ -154,7 +107,7 @@ async def test_a_stuck_shard_whose_position_is_refused_is_polled_on_instead_of_s
     async with LocalShardReader(kinesis) as reader:
         epoch = await reader.open(request)
         end = (await reader.positions("q", epoch, start, wait_seconds=5)).positions
-        assert await rows(reader, ranges_between(start, end)) == wanted
+        assert await numbers_of(reader, ranges_between(start, end)) == wanted
         assert [stats.losses for stats in await reader.stats("q")] == [0]
         assert [str(stats.condition) for stats in await reader.stats("q")] == [
             "caught up: polled, as its subscriptions bring nothing"
@@ -189,7 +142,7 @@ async def test_the_oldest_record_of_a_stream_that_was_just_made_again_proves_not
             (later,) = kinesis.put("s", SHARD)
             again = ShardRange("s", SHARD, position, ShardPosition.after(str(later)), created_millis=FIRST)
             with pytest.raises(StreamRecreatedError) as caught:
-                await rows(reader, [again])
+                await numbers_of(reader, [again])
         else:
             epoch = await reader.open(OpenRequest(session_id="q", positions=at(position, FIRST)))
             kinesis.pass_day()

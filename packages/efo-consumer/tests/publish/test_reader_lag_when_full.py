@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from reader_homes import read, until
 
 from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
@@ -22,19 +22,12 @@ from penstock.efo_consumer import (
     StreamConsumer,
     StreamPositions,
     SubscribeTransportType,
-    ranges_between,
 )
 from penstock.efo_consumer._publish.metrics import _followed
 from penstock.efo_consumer.testing import FakeKinesis
 from penstock.emulator.testing import running_emulator
 
 SHARD = "shardId-000000000000"
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(120):
-        while not condition():  # noqa: ASYNC110  # what is awaited is in the reader's inner state
-            await asyncio.sleep(0.01)
 
 
 async def test_what_was_behind_already_grows_older() -> None:
@@ -57,8 +50,7 @@ async def test_what_was_behind_already_grows_older() -> None:
         position, records = start, 0
         while records < 10:
             found = await reader.positions("q", epoch, position, wait_seconds=5)
-            async for batch in reader.read_range("q", ranges_between(position, found.positions)):
-                records += batch.num_rows
+            records += len(await read(reader, position, found.positions))
             position = found.positions
         assert [one.millis_behind_latest for one in await reader.stats("q")] == [0]
     assert ("grows older", shard) not in _followed
@@ -106,8 +98,7 @@ async def test_a_record_that_came_and_was_not_taken_counts(transport: SubscribeT
             position, records = start, 0
             while records < 2:
                 found = await reader.positions("q", epoch, position, wait_seconds=5)
-                async for batch in reader.read_range("q", ranges_between(position, found.positions)):
-                    records += batch.num_rows
+                records += len(await read(reader, position, found.positions))
                 position = found.positions
             await reader.commit("q", epoch, position)
             while await behind():  # noqa: ASYNC110  # the reader has no event for it

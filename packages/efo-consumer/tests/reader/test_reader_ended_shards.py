@@ -15,7 +15,6 @@ from penstock.efo_consumer import (
     ReaderConfig,
     ShardPosition,
     StreamPositions,
-    ranges_between,
 )
 from penstock.efo_consumer.testing import FakeKinesis
 
@@ -35,14 +34,12 @@ async def test_shards_that_ended_and_were_committed_are_let_go() -> None:
             written += kinesis.put("s", live[0], 1)
             live = kinesis.reshard("s", live[:1], 2) + live[1:] if len(live) < 3 else kinesis.reshard("s", live, 1)
             found = await reader.positions("q", epoch, position, wait_seconds=5)
-            async for batch in reader.read_range("q", ranges_between(position, found.positions)):
-                rows += [int(number) for number in batch.column("sequenceNumber").to_pylist()]
+            rows += await read(reader, position, found.positions)
             position = found.positions
             await reader.commit("q", epoch, position)
         while rows != written:
             found = await reader.positions("q", epoch, position, wait_seconds=1)
-            async for batch in reader.read_range("q", ranges_between(position, found.positions)):
-                rows += [int(number) for number in batch.column("sequenceNumber").to_pylist()]
+            rows += await read(reader, position, found.positions)
             position = found.positions
             await reader.commit("q", epoch, position)
         assert len(kinesis.shards) > RESHARDS

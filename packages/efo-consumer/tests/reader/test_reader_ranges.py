@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reader_homes import numbers_of
 
 from penstock.efo_consumer import (
     DataLossError,
@@ -25,16 +26,8 @@ from penstock.efo_consumer import (
     ranges_between,
 )
 from penstock.efo_consumer._model.positions import after_record
-from penstock.efo_consumer._publish.condition import NoteSign, unnoted
 from penstock.efo_consumer.errors import StreamRecreatedError
 from penstock.efo_consumer.testing import FakeKinesis
-
-
-async def read(reader: LocalShardReader, ranges: list[ShardRange], **options: Any) -> list[int]:
-    rows: list[int] = []
-    async for batch in reader.read_range("q", ranges, **options):
-        rows += [int(number) for number in batch.column("sequenceNumber").to_pylist()]
-    return rows
 
 
 def written(kinesis: FakeKinesis) -> list[int]:
@@ -86,7 +79,7 @@ def test_any_chain_of_positions_partitions_the_streams(
             if commits:
                 await reader.commit("q", epoch, position)
             ranges = ranges_between(position, StreamPositions.from_json(snapshot.positions.to_json()))
-            rows = await read(reader, ranges)
+            rows = await numbers_of(reader, ranges)
             assert len(rows) == len(set(rows))
             assert len(rows) == snapshot.records
             batches.append((ranges, rows, snapshot.positions))
@@ -120,7 +113,7 @@ def test_any_chain_of_positions_partitions_the_streams(
                 assert await batch(0, 0, wait_seconds=5)
             assert sorted(row for _, rows, _ in batches for row in rows) == written(kinesis)
             for ranges, rows, _ in batches:
-                assert await read(reader, ranges) == rows
+                assert await numbers_of(reader, ranges) == rows
         finally:
             await reader.aclose()
         assert reader.buffered_bytes == 0
@@ -141,10 +134,10 @@ async def test_a_new_process_answers_ranges_before_it_opened_anything() -> None:
     ]
     async with LocalShardReader(kinesis) as reader:
         for after, upto, expected in bounds:
-            assert await read(reader, [ShardRange("s", shard, after, upto)]) == expected
+            assert await numbers_of(reader, [ShardRange("s", shard, after, upto)]) == expected
         kinesis.reshard("s", [shard], 2)
         last = ShardRange("s", shard, ShardPosition.after(str(numbers[-2])), ShardPosition.shard_end())
-        assert await read(reader, [last]) == numbers[-1:]
+        assert await numbers_of(reader, [last]) == numbers[-1:]
 
 
 async def test_a_mere_continuation_ends_a_range_at_the_tip() -> None:
@@ -154,7 +147,7 @@ async def test_a_mere_continuation_ends_a_range_at_the_tip() -> None:
     numbers = kinesis.put("s", shard, 2)
     beyond = ShardRange("s", shard, ShardPosition.trim_horizon(), ShardPosition.after(str(numbers[-1] + 500)))
     async with LocalShardReader(kinesis) as reader:
-        assert await asyncio.wait_for(read(reader, [beyond]), 5) == numbers
+        assert await asyncio.wait_for(numbers_of(reader, [beyond]), 5) == numbers
 
 
 @pytest.mark.parametrize("gone", [True, False])
@@ -173,12 +166,12 @@ async def test_a_range_that_the_stream_lost_is_an_error_that_says_so(gone: bool)
         kinesis.trim("s", one, lost[2])
     async with LocalShardReader(kinesis) as reader:
         with pytest.raises(DataLossError, match="failOnDataLoss") as raised:
-            await read(reader, ranges)
+            await numbers_of(reader, ranges)
         assert (raised.value.stream, raised.value.shard_id) == ("s", one)
         assert (raised.value.after, raised.value.upto) == (str(ranges[0].after), str(ranges[0].upto))
     async with LocalShardReader(kinesis, ReaderConfig(fail_on_data_loss=False)) as reader:
         left = [] if gone else lost[3:4]
-        assert await read(reader, ranges) == left + kept[1:4]
+        assert await numbers_of(reader, ranges) == left + kept[1:4]
 
 
 @pytest.mark.parametrize(("hours", "lost"), [(25, True), (23, False)])
@@ -193,11 +186,11 @@ async def test_a_range_older_than_the_retention_is_lost_though_kinesis_does_not_
     async with LocalShardReader(kinesis) as reader:
         if lost:
             with pytest.raises(DataLossError, match=r"25\.0 h have passed .* keeps records for 24 h"):
-                await read(reader, old)
+                await numbers_of(reader, old)
         else:
-            assert await read(reader, old) == [ended]
+            assert await numbers_of(reader, old) == [ended]
     async with LocalShardReader(kinesis, ReaderConfig(fail_on_data_loss=False)) as reader:
-        assert await read(reader, old) == [ended]
+        assert await numbers_of(reader, old) == [ended]
 
 
 async def test_a_range_that_is_known_to_be_empty_asks_nothing() -> None:
@@ -212,7 +205,7 @@ async def test_a_range_that_is_known_to_be_empty_asks_nothing() -> None:
             ShardRange("s", shard, begin, idle),
             ShardRange("s", shard, ShardPosition.trim_horizon(), never),
         ]
-        assert await read(reader, ranges) == []
+        assert await numbers_of(reader, ranges) == []
     assert kinesis.polls == 0
 
 
@@ -228,11 +221,11 @@ async def test_a_range_of_a_stream_that_was_made_again_is_told_without_a_session
         end = (await reader.positions("q", epoch, start, wait_seconds=5)).positions
     ranges = ranges_between(start, StreamPositions.from_json(end.to_json()))
     async with LocalShardReader(kinesis) as reader:
-        assert await read(reader, ranges) == numbers
+        assert await numbers_of(reader, ranges) == numbers
     kinesis.created["s"] = 2000
     async with LocalShardReader(kinesis, ReaderConfig(fail_on_data_loss=False)) as reader:
         with pytest.raises(StreamRecreatedError):
-            await read(reader, ranges)
+            await numbers_of(reader, ranges)
 
 
 class Stalled(FakeKinesis):
@@ -243,13 +236,7 @@ class Stalled(FakeKinesis):
         self.error = error
 
     async def read_once(
-        self,
-        stream_name: str,
-        shard_id: str,
-        after: ShardPosition,
-        *,
-        note: NoteSign = unnoted,
-        is_open: bool | None = None,
+        self, stream_name: str, shard_id: str, after: ShardPosition, **options: Any
     ) -> AsyncGenerator[ShardEvent, None]:
         if self.error is not None:
             raise self.error
@@ -262,5 +249,5 @@ async def test_a_range_that_does_not_come_is_given_up() -> None:
     some = [ShardRange("s", "shard", ShardPosition.after("1"), ShardPosition.after("2"))]
     async with LocalShardReader(Stalled(), ReaderConfig(range_deadline=timedelta(milliseconds=30))) as reader:
         with pytest.raises(RangeDeadlineError) as raised:
-            await read(reader, some)
+            await numbers_of(reader, some)
     assert (raised.value.stream, raised.value.shard_id) == ("s", "shard")

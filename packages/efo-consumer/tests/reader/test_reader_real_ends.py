@@ -17,7 +17,6 @@ from penstock.efo_consumer import (
     DataLossError,
     KinesisBackend,
     LocalShardReader,
-    NoteSign,
     RangeDeadlineError,
     ReaderConfig,
     RecordPublisherConfig,
@@ -30,7 +29,6 @@ from penstock.efo_consumer import (
     measure_lag,
 )
 from penstock.efo_consumer._continuity.rule import OldestRecord
-from penstock.efo_consumer._publish.condition import unnoted
 from penstock.efo_consumer.testing import FakeKinesis, shard_event, wire_records
 from penstock.emulator import Behaviour
 from penstock.emulator.testing import RunningEmulator, running_emulator
@@ -117,13 +115,7 @@ class HidingKinesis(FakeKinesis):
     """Answers to polls are at the tip of an open shard, and have no records, though there are some."""
 
     async def read_once(
-        self,
-        stream_name: str,
-        shard_id: str,
-        after: ShardPosition,
-        *,
-        note: NoteSign = unnoted,
-        is_open: bool | None = None,
+        self, stream_name: str, shard_id: str, after: ShardPosition, **options: Any
     ) -> AsyncGenerator[ShardEvent, None]:
         await asyncio.sleep(0)
         yield shard_event(wire_records([]), int(after.sequence_number or 0))

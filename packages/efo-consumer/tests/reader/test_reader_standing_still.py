@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
+from reader_homes import read
 
 from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
     KinesisBackend,
     LocalShardReader,
-    NoteSign,
     OpenRequest,
     ReaderConfig,
     RecordPublisher,
@@ -27,15 +27,12 @@ from penstock.efo_consumer import (
     ShardState,
     ShardStats,
     StreamConsumer,
-    StreamIdentity,
     StreamPositions,
     ranges_between,
 )
-from penstock.efo_consumer._publish.condition import unnoted
 from penstock.efo_consumer._publish.list_shards import STILL_SECONDS, ShardListings
-from penstock.efo_consumer._publish.publisher import Room, unbounded
 from penstock.efo_consumer._reader.shard import StandingShard
-from penstock.efo_consumer.testing import FakeKinesis, shard_event, wire_records
+from penstock.efo_consumer.testing import FakeKinesis, FakePublisher, shard_event, wire_records
 from penstock.emulator import Behaviour
 from penstock.emulator.testing import OtherClock, RunningEmulator, running_emulator
 
@@ -195,7 +192,7 @@ class StillKinesis(FakeKinesis):
     ) -> RecordPublisher:
         if record_publisher is RecordPublisherType.POLLING:
             return super().record_publisher(record_publisher, consumer_arns)
-        return _StillPublisher(self)
+        return FakePublisher(self.subscribe)
 
     async def subscribe(self, stream: str, shard_id: str, position: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
         number = int(position.sequence_number or 0)
@@ -209,35 +206,6 @@ class StillKinesis(FakeKinesis):
                 await self._changed.wait(3600)
                 millis = self.service_millis()
                 yield shard_event(wire_records([]), number, caught_up_millis=millis, read_millis=millis)
-
-
-class _StillPublisher:
-    def __init__(self, kinesis: StillKinesis) -> None:
-        self._kinesis = kinesis
-
-    def publish(
-        self,
-        stream: StreamIdentity,
-        shard_id: str,
-        position: ShardPosition,
-        *,
-        note: NoteSign = unnoted,
-        room: Room = unbounded,
-    ) -> AsyncGenerator[ShardEvent, None]:
-        return self._kinesis.subscribe(stream.name, shard_id, position)
-
-    @property
-    def interval_seconds(self) -> float:
-        return 0.0
-
-    def waits_since(self, stream: StreamIdentity, shard_id: str) -> float | None:
-        return None
-
-    def is_taken_over(self, stream: StreamIdentity, shard_id: str) -> bool:
-        return False
-
-    async def close(self) -> None:
-        return
 
 
 async def open_still(kinesis: StillKinesis, reader: LocalShardReader) -> int:
@@ -336,8 +304,7 @@ async def test_a_shard_that_is_not_shown_open_is_polled(is_listed: bool) -> None
         async with asyncio.timeout(30):
             while len(numbers) < len(rows):
                 found = (await reader.positions("q", epoch, position)).positions
-                async for batch in reader.read_range("q", ranges_between(position, found)):
-                    numbers += [int(number) for number in batch.column("sequenceNumber").to_pylist()]
+                numbers += await read(reader, position, found)
                 position = found
                 await kinesis.tick(1)
     assert sorted(numbers) == sorted(rows)

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from reader_homes import read
 
 from penstock.efo_consumer import (
     SERVICE_NAME,
@@ -23,7 +24,6 @@ from penstock.efo_consumer import (
     ShardReaderServicer,
     StaleEpochError,
     StreamPositions,
-    ranges_between,
 )
 from penstock.efo_consumer._remote.members import Members, place
 from penstock.efo_consumer.testing import FakeKinesis
@@ -73,8 +73,7 @@ class Loop:
             while not condition():
                 found = await self.fleet.positions("q", self.epoch, self.at, wait_seconds=0.5, max_records=7)
                 assert found.records <= 7
-                async for batch in self.fleet.read_range("q", ranges_between(self.at, found.positions)):
-                    self.rows += [int(number) for number in batch.column("sequenceNumber").to_pylist()]
+                self.rows += await read(self.fleet, self.at, found.positions)
                 self.at = found.positions
                 await self.fleet.commit("q", self.epoch, self.at)
 
@@ -139,10 +138,7 @@ async def test_what_one_reader_does_not_need_of_the_limits_another_may_give(limi
         for _ in range(2):
             found = await fleet.positions("q", epoch, position, **limits)
             assert found.records == most
-            rows = 0
-            async for batch in fleet.read_range("q", ranges_between(position, found.positions)):
-                rows += batch.num_rows
-            assert rows == most
+            assert len(await read(fleet, position, found.positions)) == most
             position = found.positions
 
 
@@ -167,8 +163,7 @@ async def test_several_readers_give_what_arrived_first(limits: Any) -> None:
         for _ in range(5):
             found = await fleet.positions("q", epoch, position, **limits)
             assert found.records == 12
-            async for batch in fleet.read_range("q", ranges_between(position, found.positions)):
-                rows += [int(number) for number in batch.column("sequenceNumber").to_pylist()]
+            rows += await read(fleet, position, found.positions)
             assert sorted(rows) == written(kinesis)[: len(rows)]
             position = found.positions
 
@@ -383,8 +378,7 @@ async def test_a_session_outlives_restarts_of_its_only_reader() -> None:
         planned = (await fleet.positions("q", loop.epoch, start, wait_seconds=5)).positions
         await only.stop()
         async with instance(kinesis, port) as second:
-            async for batch in fleet.read_range("q", ranges_between(start, planned)):
-                loop.rows += [int(number) for number in batch.column("sequenceNumber").to_pylist()]
+            loop.rows += await read(fleet, start, planned)
             loop.at = planned
             await second.stop()
         kinesis.put("s", shard, 4)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import pytest
 from fleet_in_memory import Connection, Member, SkippingLoop
+from reader_homes import read
 
 from penstock.efo_consumer import (
     FleetShardReader,
@@ -13,7 +14,6 @@ from penstock.efo_consumer import (
     ReaderConfig,
     ShardPosition,
     StreamPositions,
-    ranges_between,
 )
 from penstock.efo_consumer._remote.resume import owner_of
 from penstock.efo_consumer.errors import RecordPublisherFatalError
@@ -52,8 +52,7 @@ class World:
         quiet = 0
         while quiet < 3:
             found = await self.fleet.positions("q", epoch, self.at, wait_seconds=5)
-            async for batch in self.fleet.read_range("q", ranges_between(self.at, found.positions)):
-                self.rows += [int(number) for number in batch.column("sequenceNumber").to_pylist()]
+            self.rows += await read(self.fleet, self.at, found.positions)
             quiet = quiet + 1 if found.positions == self.at else 0
             self.at = found.positions
             await self.fleet.commit("q", epoch, self.at)

@@ -19,7 +19,7 @@ from penstock.efo_consumer.errors import RecordPublisherFatalError
 from penstock.rpc import Signal
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from penstock.efo_consumer._reader.config import SessionSettings
 
@@ -180,7 +180,7 @@ class FakeKinesis:
         self, record_publisher: RecordPublisherType, consumer_arns: Mapping[str, str]
     ) -> RecordPublisher:
         """See `ReaderBackend.record_publisher`."""
-        return _FakePublisher(self)
+        return FakePublisher(self.follow)
 
     async def list_shards(self, stream_name: str) -> list[Shard]:
         """See `ReaderBackend.list_shards`."""
@@ -308,9 +308,15 @@ def _split(keys: tuple[int, int], count: int) -> list[tuple[int, int]]:
     return [(first + n * step, last if n == count - 1 else first + (n + 1) * step - 1) for n in range(count)]
 
 
-class _FakePublisher:
-    def __init__(self, kinesis: FakeKinesis) -> None:
-        self._kinesis = kinesis
+class FakePublisher:
+    """A `RecordPublisher`.
+
+    Args:
+        follow: publishes a shard of a stream from a position.
+    """
+
+    def __init__(self, follow: Callable[[str, str, ShardPosition], AsyncGenerator[ShardEvent, None]]) -> None:
+        self._follow = follow
 
     def publish(
         self,
@@ -321,17 +327,21 @@ class _FakePublisher:
         note: NoteSign = unnoted,
         room: Room = unbounded,
     ) -> AsyncGenerator[ShardEvent, None]:
-        return self._kinesis.follow(stream.name, shard_id, position)
+        """See `RecordPublisher.publish`."""
+        return self._follow(stream.name, shard_id, position)
 
     @property
     def interval_seconds(self) -> float:
+        """See `RecordPublisher.interval_seconds`."""
         return 0.0
 
     def waits_since(self, stream: StreamIdentity, shard_id: str) -> float | None:
+        """See `RecordPublisher.waits_since`."""
         return None
 
     def is_taken_over(self, stream: StreamIdentity, shard_id: str) -> bool:
+        """See `RecordPublisher.is_taken_over`."""
         return False
 
     async def close(self) -> None:
-        return
+        """See `RecordPublisher.close`."""
