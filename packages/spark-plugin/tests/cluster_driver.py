@@ -52,7 +52,7 @@ def main(
 
 
 def tell(file: Path, text: str) -> None:
-    """Write a file so that nobody sees a part of it."""
+    """Write a file atomically."""
     temporary = file.with_suffix(".tmp")
     temporary.write_text(text)
     temporary.replace(file)

@@ -25,7 +25,7 @@ class Way(Enum):
 
 @dataclass(frozen=True)
 class Ours:
-    """The line is options of ours: their fields, with the values that they have then."""
+    """The line means options of this package: their fields, with the values that they have then."""
 
     fields: Mapping[str, Any]
 
@@ -65,7 +65,7 @@ class Example:
     """What has to be given besides to have it run, beyond an endpoint."""
 
     def options(self, **places: str) -> dict[str, str]:
-        """All lines that are not refused, as they are handed over, with what stands in for the placeholders."""
+        """All lines that are not refused, as Spark passes them, with values for the placeholders."""
         accepted = [(option, text) for option, text, became in self.lines if not isinstance(became, Refused)]
         return {option: text.format(**places) for option, text in accepted} | {
             option: text.format(**places) for option, text in self.added.items()

@@ -39,7 +39,7 @@ def seed() -> int:
 
 
 def wait_for(condition: Callable[[], bool], what: str | Callable[[], str], seconds: float = PATIENCE_SECONDS) -> None:
-    """Poll a condition until a deadline; what is missing then may be told by a function, as it stands at the end."""
+    """Poll a condition until a deadline; `what` may be a function that describes the state at the end."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, what if isinstance(what, str) else what()
@@ -204,7 +204,7 @@ class Producer:
 
 
 class Table:
-    """A driver's folder: its table, its checkpoint, and the files by which it is told what to do."""
+    """A driver's folder: its table, its checkpoint, and the files with its commands."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -289,7 +289,7 @@ def finish(table: Table, producer: Producer, emulator: RunningEmulator, number: 
     producer.finish()
     emulator.faults.clear()
     seen, since = -1, time.monotonic()
-    # A busy machine may take long, as long as it goes on.
+    # A busy machine may take long, if it makes progress.
     while len(table.rows()) < len(producer.put) and time.monotonic() - since < STALLED_SECONDS:
         if len(table.rows()) != seen:
             seen, since = len(table.rows()), time.monotonic()

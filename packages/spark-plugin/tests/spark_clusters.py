@@ -97,7 +97,7 @@ class Cluster:
     ) -> Iterator["subprocess.Popen[bytes]"]:
         """A driver on an address of its own, in a process group that is killed at the end.
 
-        It runs shard readers on the executors, if it is said how; `environment` is that of the executors, too.
+        It can run shard readers on the executors; `environment` is also the environment of the executors.
         """
         environment = environment or {}
         settings = {

@@ -32,7 +32,7 @@ def signals() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def stays_classic() -> Iterator[None]:
-    """A test that lets this process make sessions of Spark Connect for good would fail those behind it: it fails."""
+    """Fail a test that leaves this process in Spark Connect mode, which would fail later tests."""
     yield
     left = os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     assert left is None, "make the session by pyspark.sql.connect.session.SparkSession, and set this for the test alone"
@@ -227,7 +227,7 @@ def wait_until(
     seconds: float = PATIENCE_SECONDS,
     query: StreamingQuery | None = None,
 ) -> None:
-    """Poll a condition until a deadline; what is missing then may be told by a function, as it stands at the end."""
+    """Poll a condition until a deadline; the failure may be a function that describes the state at the end."""
     deadline = time.monotonic() + seconds
     while not condition():
         if query is not None and query.exception() is not None:

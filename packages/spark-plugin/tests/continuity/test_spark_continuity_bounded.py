@@ -94,7 +94,7 @@ def test_a_read_up_to_now_has_what_was_acknowledged_before_it() -> None:
 
 
 def test_a_read_up_to_now_has_what_getrecords_does_not_show_yet() -> None:
-    """GetRecords may be a second behind, and says that it is not: the end of the read lies behind that."""
+    """GetRecords may be a second behind, and says that it is not: the end of the read is after that."""
 
     def check(seed: int) -> None:
         with source_of(OtherClock(0.0), Behaviour.hostile(seed=seed)) as source:

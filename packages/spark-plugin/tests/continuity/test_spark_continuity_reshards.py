@@ -1,4 +1,4 @@
-"""Queries over streams that are resharded: closed shards are read to their end, and let go once that is committed."""
+"""Queries over streams that are resharded: closed shards are read to their end, and released once that is committed."""
 
 import asyncio
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def after_reshard(world: World, parents: list[str]) -> list[str]:
 
 @contextmanager
 def query_of(world: World, publisher: str) -> Iterator[tuple[Query, ReaderHost]]:
-    """A query that reads by a service, which subscribes anew at once: Kinesis would refuse it for 5 seconds."""
+    """A query that reads by a service, which subscribes again at once: Kinesis would refuse it for 5 seconds."""
     config = ReaderConfig(
         discovery_interval=timedelta(seconds=0.2),
         publisher=RecordPublisherConfig(resubscribe_interval=timedelta(milliseconds=20)),
@@ -106,7 +106,7 @@ async def kept_shards(service: ReaderHost) -> int:
 
 
 def test_what_a_reader_counted_before_it_was_started_anew_counts() -> None:
-    """As what shards counted that it has let go since: the numbers of a query never fall."""
+    """The counts of released shards are kept too: the numbers of a query never fall."""
     session = FakeReadingSession()
     source = KinesisStreamReader(KinesisOptions(stream_name=("flights",)), session_factory=session.open)
 
@@ -119,5 +119,5 @@ def test_what_a_reader_counted_before_it_was_started_anew_counts() -> None:
         assert report is not None
         return int(report["records"])
 
-    # It grows, is started anew, and goes on with a child.
+    # It grows, is restarted, and continues with a child.
     assert [records(*step) for step in (("s0", 3), ("s0", 5), ("s0", 1), ("s1", 2), ("s1", 4))] == [3, 5, 6, 8, 10]

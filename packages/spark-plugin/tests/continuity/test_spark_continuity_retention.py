@@ -36,7 +36,7 @@ def run(spark: SparkSession, options: dict[str, str], checkpoint: Path, collecte
 def test_spark_fails_a_query_whose_records_have_expired(
     world: World, publisher: str, spark: SparkSession, collected: Any, tmp_path: Path
 ) -> None:
-    """Its first micro-batch when that is run again, and the next one; told to go on, it reads what is left."""
+    """Its first micro-batch when that is run again, and the next one; with failOnDataLoss=false it reads the rest."""
     checkpoint = tmp_path / "checkpoint"
     options = world.options(publisher)
     first = world.put(2)

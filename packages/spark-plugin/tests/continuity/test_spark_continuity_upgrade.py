@@ -1,4 +1,4 @@
-"""Checkpoints that earlier versions wrote: a query goes on from them exactly."""
+"""Checkpoints that earlier versions wrote: a query continues from them exactly."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ class Old:
     """A query of version 1 that has read twenty records in three micro-batches, and its stream.
 
     The stream is made as it was then, shard by shard and record by record. Only its sequence numbers are others: in the
-    copy of the checkpoint each of the old ones is replaced by that of the same record.
+    copy of the checkpoint each of the old ones is replaced by the number of the same record.
     """
 
     def __init__(self, emulator: RunningEmulator, publisher: str, folder: Path) -> None:

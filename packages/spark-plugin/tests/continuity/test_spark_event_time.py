@@ -136,14 +136,13 @@ def bounded(spark: SparkSession, source: Backlog) -> dict[Any, int]:
     return {row["start"]: row["count"] for row in frame.collect()}
 
 
-@WAYS
 @pytest.mark.parametrize(
-    "limits",
+    ("publisher", "limits"),
     [
-        pytest.param({"maxRecordsPerBatch": "300"}, id="records"),
-        pytest.param({"maxRecordsPerShardPerBatch": "150"}, id="records of a shard"),
-        pytest.param({"maxBytesPerBatch": "2k"}, id="bytes"),
-        pytest.param({"bufferBytesPerShard": "64k", "getRecordsMaxRecords": "100"}, id="buffers"),
+        pytest.param("polling", {"maxRecordsPerBatch": "300"}, id="records"),
+        pytest.param("efo", {"maxRecordsPerShardPerBatch": "150"}, id="records of a shard"),
+        pytest.param("polling", {"maxBytesPerBatch": "2k"}, id="bytes"),
+        pytest.param("efo", {"bufferBytesPerShard": "64k", "getRecordsMaxRecords": "100"}, id="buffers"),
     ],
 )
 def test_windows_over_a_backlog_of_unlike_shards_are_whole(
@@ -159,34 +158,6 @@ def test_windows_over_a_backlog_of_unlike_shards_are_whole(
     counted = windows(spark, source.options(publisher, **limits), tmp_path, "5 minutes")
     assert sum(counted.values()) == source.count == 60 * 51
     assert counted == bounded(spark, source)
-
-
-@WAYS
-def test_windows_over_a_reshard_in_a_backlog_are_whole(
-    spark: SparkSession, make_backlog: Callable[[int], Backlog], tmp_path: Path, publisher: str
-) -> None:
-    """A shard is split, and one of its children again and again: what their siblings hold waits for them."""
-    source = make_backlog(1)
-    for minute in range(60):
-        for shard in range(min(1 + minute // 10, 5)):
-            source.put(shard, 5)
-        source.clock.advance(MINUTE)
-        if minute in (9, 19, 29, 39):
-            source.split(-1)
-    counted = windows(spark, source.options(publisher), tmp_path, "10 minutes")
-    assert counted == bounded(spark, source)
-    assert sum(counted.values()) == source.count
-
-
-def test_deduplication_over_a_backlog_of_unlike_shards_drops_no_record(
-    spark: SparkSession, make_backlog: Callable[[int], Backlog], tmp_path: Path
-) -> None:
-    """Rows that are late are dropped there, too, as if they were duplicates."""
-    source = make_backlog(2)
-    write_unlike_shards(source, minutes=30)
-    rows = spark.readStream.format("kinesis").options(**source.options(maxRecordsPerBatch="300")).load()
-    kept = rows.withWatermark(TIME, "5 minutes").dropDuplicatesWithinWatermark(["data"])
-    assert read_what_is_there(kept, tmp_path) == source.count
 
 
 def test_a_join_of_two_streams_over_a_backlog_finds_every_pair(

@@ -1,6 +1,6 @@
 """Each record once, in order, in an idempotent table, whatever is killed. PENSTOCK_KILLS says how often (2).
 
-A run's seed is told when it fails; PENSTOCK_SEED makes the same choices again.
+A failed run shows its seed; PENSTOCK_SEED makes the same choices again.
 """
 
 import os
@@ -153,7 +153,7 @@ def kill_worker(driver: int, table: Any, chance: random.Random) -> None:
 @pytest.mark.timeout(300 + 40 * tools.KILLS)
 def test_killed_workers_readers_and_sources_lose_and_double_nothing(tmp_path: Path) -> None:
     """kill -9 of workers in the middle of a read, of shard-reader services and of the source's process, under one
-    driver: Spark tries tasks again, or the query goes on from its checkpoint, and each record is there once."""
+    driver: Spark tries tasks again, or the query continues from its checkpoint, and each record is there once."""
     pytest.importorskip("penstock.services.shard_reader")
     number = tools.seed()
     chance = random.Random(number)

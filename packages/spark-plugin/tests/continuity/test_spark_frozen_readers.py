@@ -63,7 +63,7 @@ def test_tasks_leave_a_frozen_reader_for_another(
         # Far below a wait for each range.
         assert spent < 10 * ANSWER_SECONDS
         driver.rows = rows
-        # Shards of the other reader go on, and in the end all do.
+        # Shards of the other reader continue, and in the end all do.
         driver.read(len(FIRST) - len(rows))
     assert sorted(driver.rows) == sorted(FIRST)
     driver.reader.stop()
@@ -101,7 +101,7 @@ def source(emulator: RunningEmulator) -> Iterator[tuple["subprocess.Popen[str]",
 def read(endpoint_url: str, planned: list[KinesisPartition]) -> list[bytes]:
     """Read as tasks do, with what they need to read Kinesis itself."""
     options = {"retryPatience": "60s"}
-    # It asks nobody: the log is there.
+    # It makes no calls: the log is there.
     reader = Driver(endpoint_url, [], log=[{}], options=options).reader
     return sorted(row for task in planned for batch in reader.read(task) for row in batch["data"].to_pylist())
 

@@ -19,7 +19,7 @@ PUBLISHERS = {
 
 @pytest.fixture(autouse=True)
 def no_faults(kinesis: RunningEmulator) -> Iterator[None]:
-    """The emulator is that of all tests."""
+    """All tests share the emulator."""
     yield
     kinesis.faults.clear()
 
@@ -70,7 +70,7 @@ def test_a_query_lives_through_seconds_of_failures(
         assert progress.numbers.condition.startswith(f"{source.name}/shardId-000000000000: refused since 20")
         assert "InternalFailure" in progress.numbers.condition
     kinesis.faults.clear()
-    until(lambda: len(collected.keys) >= 40, "the query does not go on", query=query)
+    until(lambda: len(collected.keys) >= 40, "the query does not continue", query=query)
     query.stop()
     assert collected.data == source.put_keys
 
@@ -78,7 +78,7 @@ def test_a_query_lives_through_seconds_of_failures(
 def test_a_bounded_read_bears_failures(
     spark: SparkSession, kinesis: RunningEmulator, make_stream: Callable[[int], Any]
 ) -> None:
-    """Of the calls of its plan and of its tasks, far more than Flink's three."""
+    """Both the calls of its plan and of its tasks fail far more often than Flink's three times."""
     source = make_stream(2)
     source.put(40)
     for operation in ("ListShards", "GetShardIterator", "GetRecords"):

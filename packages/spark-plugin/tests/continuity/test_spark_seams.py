@@ -1,4 +1,4 @@
-"""A back-fill and the stream that goes on from it, over random histories on a clock that is moved by hand."""
+"""A back-fill and the stream that continues it, over random histories on a clock that is moved by hand."""
 
 import asyncio
 import random
@@ -36,7 +36,7 @@ def clock() -> ManualClock:
 @pytest.fixture(scope="module", params=["kind", "hostile"])
 def emulator(clock: ManualClock, request: pytest.FixtureRequest) -> Iterator[RunningEmulator]:
     behaviour = Behaviour.profile(request.param, seed=request.config.option.kinesis_seed or 1)
-    # Readers take the service's clock to go on while they wait; this one does not, and a lag would outlast any wait.
+    # Readers wait by the service's clock; this one does not advance, and a lag would outlast any wait.
     behaviour = replace(behaviour, get_records_lag=timedelta(0))
     with running_emulator(clock=clock, enforce_limits=False, behaviour=behaviour) as emulator:
         yield emulator
@@ -139,7 +139,7 @@ async def test_nothing_is_lost_or_doubled_at_a_seam_of_any_history(
     emulator: RunningEmulator, clock: ManualClock, tmp_path: Path, seed: int
 ) -> None:
     """Records before, in and after the millisecond of the seam, splits and merges on both sides and in that very
-    millisecond: each record is in the back-fill or in the stream, and those of one shard keep their order."""
+    millisecond: each record is in the back-fill or in the stream, and the records of one shard keep their order."""
     chance = random.Random(seed)
     history = History(emulator, clock, f"history-{seed}", chance)
     for _ in range(chance.randint(1, 12)):
@@ -191,7 +191,7 @@ def test_a_seam_is_over_before_shards_are_listed(
 
 
 def test_a_seam_lies_on_s3(emulator: RunningEmulator, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is made once, whoever asks first, and read by all; what is not a seam, and no place for one, is told."""
+    """The first reader creates it, and all read it; a file that is not a seam is an error, as is an unusable place."""
     name = f"s3-{uuid.uuid4().hex[:8]}"
     emulator.client().create_stream(StreamName=name, ShardCount=1)
     clock.advance(timedelta(minutes=1))

@@ -37,7 +37,7 @@ def test_documented_options_are_accepted(connector: Connector) -> None:
 
 
 def test_every_declaration_can_be_followed() -> None:
-    """What an option means exists; what is not needed says why in words."""
+    """The option that a name means exists; names that are not needed have a reason."""
     for one in foreign_options():
         assert not one.option or find_option(one.option) or find_option(f"{one.option}.s"), one.name
         assert one.option or not one.note or len(one.note.split()) > 3, one.name

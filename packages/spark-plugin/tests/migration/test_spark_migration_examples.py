@@ -53,7 +53,7 @@ def parse(way: Way, options: dict[str, str]) -> KinesisOptions:
 
 @pytest.mark.parametrize("one", EXAMPLES, ids=lambda one: f"{one.connector.name} {one.name}".replace(" ", "-"))
 def test_each_line_becomes_what_is_said_of_it(one: Example, caplog: pytest.LogCaptureFixture) -> None:
-    """Options of ours with these values and no others, a warning with its reason, or an error."""
+    """Each line sets these options and no others, is a warning with its reason, or is an error."""
     options = one.options(**PLACES)
     given = {name.lower(): text for name, text in options.items()}
     expected: dict[str, object] = {}

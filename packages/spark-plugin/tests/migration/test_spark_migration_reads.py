@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 
@@ -35,17 +33,3 @@ def test_each_connectors_options_read_the_same_rows(spark: SparkSession, make_st
         frame = spark.table("migrated")
         assert " ".join(frame.columns) == expected[columns]
         assert sorted(bytes(row["data"]) for row in frame.collect()) == [b"0", b"1", b"2"]
-
-
-def test_a_misplaced_option_is_told_as_the_frame_is_made(
-    spark: SparkSession, make_stream: Callable[[int], Any]
-) -> None:
-    """By the name that was written, with what to do, and before any job."""
-    options = make_stream(1).options()
-    with pytest.raises(AnalysisException, match=r"'sink\.batch\.max-size' belongs to writes.*df\.write"):
-        spark.readStream.format("kinesis").options(**options, **{"sink.batch.max-size": "5"}).load()
-    rows = spark.sql("SELECT 'a' AS data, 'k' AS partitionKey").write.format("kinesis").mode("append")
-    with pytest.raises(AnalysisException, match="'consumerMode' belongs to reads, and this is a write"):
-        rows.options(**options, consumerMode="polling").save()
-    with pytest.raises(AnalysisException, match="unknown option 'servicecredential'"):
-        spark.read.format("kinesis").options(**options, serviceCredential="prod").load()

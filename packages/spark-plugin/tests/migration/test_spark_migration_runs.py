@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from documented_examples import EXAMPLES, Example, Way, example
-from patience import PATIENCE_SECONDS
+from documented_examples import EXAMPLES, Example, Way
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
 
@@ -59,24 +58,3 @@ def test_each_example_of_writing_writes(
     options = options_of(one, kinesis.endpoint_url, stream=stream.name, arn=arn, **places)
     rows.coalesce(1).write.format("kinesis").options(**options).mode("append").save()
     assert stream.held() == expected
-
-
-def test_a_databricks_read_and_the_aws_sink_make_a_query(
-    spark: SparkSession, kinesis: RunningEmulator, make_stream: Callable[[int], Any], tmp_path: Path
-) -> None:
-    """Under Trigger.AvailableNow, with the options as they stand: every record is written."""
-    source, target = make_stream(2), make_stream(1)
-    read = example(Connector.DATABRICKS, "options for throughput and latency")
-    write = example(Connector.AWS, "the sink")
-    url = kinesis.endpoint_url
-    reader = spark.readStream.format("kinesis").options(**options_of(read, url, stream=source.name))
-    rows = (
-        reader.option("region", "us-west-2")
-        .load()
-        .selectExpr("CAST(rand() AS STRING) as partitionKey", "CAST(data AS STRING)")
-    )
-    options = options_of(write, url, stream=target.name, checkpoint=str(tmp_path / "checkpoint"))
-    source.put(10)
-    query = rows.writeStream.format("kinesis").outputMode("append").options(**options).trigger(availableNow=True)
-    assert query.start().awaitTermination(PATIENCE_SECONDS)
-    assert sorted(target.held()) == sorted(source.put_keys.values())

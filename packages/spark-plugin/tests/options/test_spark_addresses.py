@@ -58,7 +58,7 @@ def test_on_a_cluster_the_reader_is_where_the_driver_is() -> None:
 
 
 def test_without_a_driver_host_it_is_the_address_that_leads_to_the_master() -> None:
-    """Spark chooses an address of the machine by itself then; the way to the master tells one that executors know."""
+    """Spark chooses an address of the machine then; the route to the master gives one that executors know."""
     assert hosts(STANDALONE) == ("to-10.0.0.1", "to-10.0.0.1")
     assert hosts(STANDALONE, {"SPARK_LOCAL_IP": "10.0.0.9"}) == ("10.0.0.9", "10.0.0.9")
     assert hosts({"spark.master": "yarn"}) == ("to-192.0.2.1", "to-192.0.2.1")
@@ -109,7 +109,7 @@ def partition(address: str, socket_path: Path | None = None) -> KinesisPartition
 
 
 def test_a_task_that_cannot_reach_the_reader_says_what_to_do() -> None:
-    """A closed port is told at once, with address, port, and the options that help."""
+    """A closed port is reported at once, with address, port, and the options that help."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         closed = f"127.0.0.1:{server.getsockname()[1]}"
     with pytest.raises(SparkPluginError) as told:
@@ -126,7 +126,7 @@ def test_a_task_on_the_drivers_machine_takes_its_socket(tmp_path: Path) -> None:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(str(path))
-            assert near_endpoints({address: path}) == {}  # nobody listens yet
+            assert near_endpoints({address: path}) == {}  # no listener yet
             listening.listen()
             assert near_endpoints({address: path, "other:1": tmp_path / "none"}) == {address: f"unix:{path}"}
         with pytest.raises(SparkPluginError) as told:

@@ -113,7 +113,7 @@ def test_keys_with_and_without_a_token(connect: Callable[..., AwsSession]) -> No
 
 
 def test_a_profile(connect: Callable[..., AwsSession]) -> None:
-    """Of the shared files."""
+    """A profile of the shared files."""
     assert connect(awsProfile="other").frozen_credentials().access_key == "PROFILEKEY"
     options = {"aws.credentials.provider": "PROFILE", "aws.credentials.provider.profile.name": "other"}
     assert connect(**options).frozen_credentials().access_key == "PROFILEKEY"
@@ -383,7 +383,7 @@ def test_the_tasks_of_a_process_assume_a_role_once(
 
 
 def test_sessions_are_shared_by_those_alone_who_would_make_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other options, another environment and another process make their own; old ones are let go of."""
+    """Other options, another environment and another process make their own; old ones are dropped."""
     one, other = AwsOptions(region="eu-west-1"), AwsOptions(region="eu-west-2")
     first = shared_session(one)
     assert shared_session(one) is first
@@ -403,7 +403,7 @@ def test_sessions_are_shared_by_those_alone_who_would_make_the_same(monkeypatch:
 def test_the_guide_s_function_asks_databricks_for_a_service_credential(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it stands in the guide, with a stand-in for the API that Databricks has in its Python workers."""
+    """The code of the guide, with a substitute for the API that Databricks has in its Python workers."""
     guide = Path(__file__).parents[4] / "docs" / "pages" / "how-to" / "databricks.md"
     (code,) = re.findall(r"```python\n(.*?)```", guide.read_text().partition("service credential of Unity")[2], re.S)[
         :1

@@ -47,14 +47,6 @@ def job(store: Path, **changes: Callable[..., Any]) -> Pipeline:
     return pipeline
 
 
-def streaming(spark: SparkSession) -> DataFrame:
-    return spark.readStream.format("rate").load()
-
-
-def batch(spark: SparkSession) -> DataFrame:
-    return spark.range(3)
-
-
 def nothing(joined: DataFrame) -> None:
     joined.writeStream.format("noop")
 
@@ -75,16 +67,12 @@ def typing_error(table: DataFrame) -> DataFrame:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"table": streaming}, rf"'table' \(.*{HERE}\) is declared bounded, but .*bounded=False"),
-        ({"live": batch}, rf"'live' \(.*{HERE}\) is declared unbounded, but .*bounded=True"),
         ({"out": nothing}, rf"'out' \(.*{HERE}\) must give a DataStreamWriter .* not NoneType"),
         ({"out": started}, rf"'out' \(.*{HERE}\) must give a DataStreamWriter .* that is not started"),
         ({"counts": no_rows}, rf"'counts' \(.*{HERE}\) must give a DataFrame, not NoneType"),
         ({"counts": typing_error}, rf"`idd` cannot be resolved. Did you mean .*`id`.*; in 'counts' \(.*{HERE}\)"),
     ],
     ids=[
-        "stream declared bounded",
-        "table declared unbounded",
         "sink without writer",
         "sink that is started",
         "operator without frame",
@@ -131,7 +119,7 @@ def test_a_store_that_cannot_be_written_says_what_it_has_to_be(spark: SparkSessi
 
 
 def test_a_store_that_is_not_there_yet_is_made(spark: SparkSession, tmp_path: Path) -> None:
-    """With all folders above it; and a second driver on it is told which one to stop."""
+    """With all folders above it; and the error of a second driver names the driver to stop."""
     run = job(tmp_path / "not" / "there").run(spark)
     try:
         with pytest.raises(PipelineError, match=r"STORE_IN_USE.* process \d+ since "):
@@ -146,12 +134,3 @@ def test_a_function_without_parameters_reads_nothing(tmp_path: Path) -> None:
         job(tmp_path, joined=lambda: None)
     with pytest.raises(PipelineDefinitionError, match="needs a name"):
         Pipeline("", store=tmp_path)
-
-
-def test_a_trigger_that_spark_does_not_have_is_told_with_its_sink(spark: SparkSession, tmp_path: Path) -> None:
-    """By name and line, and is not tried again."""
-    pipeline = Pipeline("trigger", store=tmp_path)
-    rows = pipeline.read("rows", format="rate", bounded=False)
-    rows.write_to("out", format="noop", trigger={"processingTime": ""})
-    with pytest.raises(PipelineError, match=rf"'out' \(.*{HERE}\) has the trigger .*processingTime"):
-        pipeline.run(spark)

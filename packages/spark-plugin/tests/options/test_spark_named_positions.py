@@ -86,7 +86,7 @@ def test_streams_have_positions_of_their_own(make_stream: Callable[[int], Any]) 
 
 
 def test_an_offset_of_the_aws_connector_is_gone_on_from(make_stream: Callable[[int], Any]) -> None:
-    """As it stands in that connector's checkpoint, whose shards are at records, at their beginning or over."""
+    """An offset of that connector's checkpoint, whose shards are at records, at their beginning, or ended."""
     source = make_stream(3)
     source.put(40)
     named = next(key for key in source.put_keys if key[0] == FIRST)
@@ -198,7 +198,7 @@ def test_each_stream_begins_at_a_position_of_its_own() -> None:
 
 
 def test_a_stream_that_the_checkpoint_does_not_know_begins_at_its_own_position() -> None:
-    """At that of `initialPosition`, as none is given for added streams."""
+    """It begins at `initialPosition`, because no position is given for added streams."""
     clock = ManualClock(float(int(time.time() - 3600)))
     with running_emulator(clock=clock, enforce_limits=False) as emulator:
         client = emulator.client()
@@ -293,7 +293,7 @@ def test_a_closed_shard_begins_at_a_time_in_the_shards_that_it_became(start: str
 
 
 def test_a_shard_that_was_merged_into_one_from_the_tip_leaves_that_to_the_other_parent() -> None:
-    """The other one begins at its beginning, and goes on in the shard that both became: nothing of that is left out."""
+    """The other one begins at its beginning, and continues in the shard that both became, which is read whole."""
     clock = ManualClock(float(int(time.time() - 7200)))
     with running_emulator(clock=clock, enforce_limits=False) as emulator:
         client = emulator.client()

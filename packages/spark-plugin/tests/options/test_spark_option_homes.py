@@ -120,7 +120,7 @@ def asked(options: KinesisOptions, monkeypatch: pytest.MonkeyPatch) -> tuple[lis
 
 
 def effects(options: KinesisOptions, place: Place | None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """All that a home is told, and what a service makes of it."""
+    """Everything that a home receives, and what a service makes of it."""
     if place is Place.GATEWAY:
         named = {
             "firehose": options.delivery_stream_name,

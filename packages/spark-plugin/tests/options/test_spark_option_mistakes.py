@@ -24,7 +24,7 @@ def parse(**options: str) -> KinesisOptions:
 
 
 def test_glue_s_names_mean_what_they_do_there() -> None:
-    """A consumer that is there already, the pace of reads, and what is told anyway."""
+    """A consumer that is there already, the pace of reads, and what is reported anyway."""
     told = {"emitConsumerLagMetrics": "true", "maxFetchTimeInMs": "1000"}
     options = parse(fanoutConsumerARN=_ARN, idleTimeBetweenReadsInMs="50", **told)
     assert (options.record_publisher, options.efo_consumer_arn) == ("efo", {"s": _ARN})

@@ -75,7 +75,7 @@ def test_a_declaration_is_whole(spec: OptionSpec) -> None:
 
 @pytest.mark.parametrize("spec", [one for one in OPTIONS if one.type in NUMBERS], ids=lambda spec: spec.name)
 def test_a_number_out_of_range_is_refused_by_each_name(spec: OptionSpec) -> None:
-    """And so is a text that is no number."""
+    """A text that is not a number is refused, too."""
     unit = "ms" if spec.type is OptionType.MILLISECONDS else ""
     wrong = ["many"]
     if spec.minimum:
@@ -140,7 +140,7 @@ def test_a_number_above_the_one_that_bounds_it_contradicts_it(spec: OptionSpec) 
     )
 )
 def test_what_is_accepted_can_be_used(numbers: dict[str, str]) -> None:
-    """Numbers that pass make the settings of each package that reading and writing stand on; no call fails by them."""
+    """Numbers that are accepted make valid settings of the packages below; no call fails because of them."""
     try:
         options = parse(**EFO, **numbers)
     except OptionError:
@@ -218,7 +218,7 @@ def test_consumer_arns_find_their_stream_although_keys_come_in_lower_case() -> N
 
 
 def test_a_consumer_of_another_account_needs_its_streams_arn() -> None:
-    """A consumer's ARN names its stream, which is compared with the one that is read as far as that is known."""
+    """A consumer's ARN names its stream, account and region, which must be those that are read."""
     stream = "arn:aws:kinesis:{}:{}:stream/flights"
     own, others = (stream.format("eu-west-1", account) for account in ("111111111111", "222222222222"))
     efo = {"recordPublisher": "efo", "efoRegistration": "none"}

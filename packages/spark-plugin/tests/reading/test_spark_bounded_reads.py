@@ -1,63 +1,15 @@
-import json
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.efo_consumer import ShardPosition, StreamPositions
 from penstock.spark_plugin import Pipeline
 from penstock.spark_plugin._reading.initial_positions import seam_millis
 from penstock.spark_plugin.errors import OffsetError
-
-
-def keys(spark: SparkSession, *reads: dict[str, str]) -> list[list[tuple[str, str]]]:
-    """Shard and sequence number of the rows of reads with these options.
-
-    They run at the same time: each waits for seconds until it sees its shards as they were when it was planned.
-    """
-
-    def collect(options: dict[str, str]) -> list[tuple[str, str]]:
-        rows = spark.read.format("kinesis").options(**options).load().select("shardId", "sequenceNumber").collect()
-        return sorted((row["shardId"], row["sequenceNumber"]) for row in rows)
-
-    with ThreadPoolExecutor(len(reads)) as pool:
-        return list(pool.map(collect, reads))
-
-
-def test_one_reads_end_is_the_next_ones_start(spark: SparkSession, make_stream: Callable[[int], Any]) -> None:
-    """Sequence numbers bound a read at both ends, over a split: nothing is read twice or left out."""
-    source = make_stream(1)
-    source.put(40)
-    first = list(source.put_keys)[14]
-    bound = json.dumps({first[0]: first[1]})
-    source.split(first[0])
-    source.put(20)
-    before, after = keys(spark, source.options(endingPosition=bound), source.options(startingPosition=bound))
-    assert len(before) == 15
-    assert sorted(before + after) == sorted(source.put_keys)
-
-
-def test_a_read_ends_before_a_time(spark: SparkSession, make_stream: Callable[[int], Any]) -> None:
-    """Up to a record's arrival it is left out, and from its arrival on it is read."""
-    source = make_stream(1)
-    source.put(3)
-    frame = spark.read.format("kinesis").options(**source.options()).load()
-    times = [row["t"] for row in frame.selectExpr("unix_micros(approximateArrivalTimestamp) t").sort("t").collect()]
-    last = f"{times[-1] / 1e6:.6f}"
-    before, since, nothing = keys(
-        spark,
-        source.options(endingPosition=last),
-        source.options(startingPosition=last, endingPosition="now"),
-        source.options(startingPosition="LATEST"),
-    )
-    assert len(before) == sum(time < times[-1] for time in times)
-    assert len(since) == sum(time // 1000 >= times[-1] // 1000 for time in times)
-    assert nothing == []
 
 
 def test_no_row_is_lost_or_doubled_at_the_seam(
@@ -90,7 +42,7 @@ def test_no_row_is_lost_or_doubled_at_the_seam(
     source.put(100)
     source.split("shardId-000000000000")
     source.put(100)
-    # The seam is here, and records go on arriving.
+    # The seam is here, and records keep arriving.
     now = ShardPosition.at_timestamp(time.time_ns() // 10**6 + 1)
     seam_millis(Path(seam), lambda: StreamPositions({source.name: {"shardId-000000000001": now}}))
     source.put(100)
@@ -107,7 +59,7 @@ def test_no_row_is_lost_or_doubled_at_the_seam(
 
 
 def test_a_seam_is_made_once(tmp_path: Path) -> None:
-    """Who asks first makes it."""
+    """The first read creates it."""
     path = tmp_path / "seams" / "a.json"
 
     def at(*millis: int) -> Callable[[], StreamPositions]:
@@ -128,17 +80,3 @@ def test_a_seam_is_made_once(tmp_path: Path) -> None:
     path.write_text("{}")
     with pytest.raises(OffsetError):
         seam_millis(path, at(1))
-
-
-def test_date_without_hyphens_fails_a_read(spark: SparkSession, make_stream: Callable[[int], Any]) -> None:
-    """Taken for seconds since 1970, it would end the read before its first record, without an error."""
-    source = make_stream(1)
-    source.put(10)
-    for text in ("20991231", "209912312359", "2099"):
-        frame = spark.read.format("kinesis").options(**source.options(endingPosition=text))
-        with pytest.raises(PySparkException) as caught:
-            frame.load().count()
-        assert f"option 'endingPosition' is '{text}'" in str(caught.value)
-    frame = spark.read.format("kinesis").options(**source.options(endingPosition="20991231T000000Z"))
-    with pytest.raises(PySparkException, match="option 'endingPosition' is '2099-12-31"):
-        frame.load().count()

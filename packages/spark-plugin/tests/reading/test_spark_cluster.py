@@ -21,7 +21,7 @@ LONG_SECONDS = 240.0
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A master, and a worker of two cores; tests add those of the other hosts."""
+    """A master, and a worker of two cores; tests add workers of other hosts."""
     with Cluster(tmp_path_factory.mktemp("cluster")) as one:
         one.add_worker(HOSTS[0], cores=2)
         yield one

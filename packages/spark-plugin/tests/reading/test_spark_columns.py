@@ -140,6 +140,6 @@ def test_a_stream_cannot_be_overwritten() -> None:
 
 @pytest.mark.parametrize("endpoint", [None, "127.0.0.1:1"])
 def test_the_writers_options_count_in_both_homes(endpoint: str | None) -> None:
-    """The limits that a user sets are those of the sink, in-process and through the gateway alike."""
+    """The sink uses the limits that a user sets, in-process and through the gateway."""
     options = KinesisOptions(stream_name=("out",), region="us-east-1", sink_endpoint=endpoint, max_batch_size=7)
     assert make_sink(options).create_writer().config.max_batch_size == 7

@@ -57,7 +57,7 @@ def is_answered(address: str) -> bool:
 
 
 def announced() -> Sequence[AnnouncedReader]:
-    """What a console of this user would be told."""
+    """The readers that a console of this user would see."""
 
     async def ask() -> Sequence[AnnouncedReader]:
         return await ReaderFiles().readers()
@@ -136,7 +136,7 @@ def test_a_query_reads_by_the_readers_of_its_session(
             assert [*memory(reader).glob("*.block")] != []
             until(lambda: bool(kinesis_progress(query)), "there is no progress", query=query)
             assert {one.reader for one in kinesis_progress(query)} == {reader.address}
-            until(lambda: [one.address for one in announced()] == [reader.address], "nobody announces the reader")
+            until(lambda: [one.address for one in announced()] == [reader.address], "the reader is not announced")
             assert [(one.is_asked, one.shards, one.stream_names) for one in announced()] == [(False, 2, (source.name,))]
         until(lambda: not announced(), "a reader is announced for a query that has ended")
         assert collected.data == source.put_keys
@@ -169,7 +169,7 @@ def test_a_killed_reader_is_started_again_where_a_slot_is_left_beside_it(
             # As after the loss of an executor, with all of its slots.
             monkeypatch.setattr(readers_module, "task_slots", lambda _: 1)
             os.kill(first.pid, signal.SIGKILL)
-            until(lambda: readers.readers == (), "nobody misses it", query=query)
+            until(lambda: readers.readers == (), "its loss is not noticed", query=query)
             until(lambda: "waits for an executor" in caplog.text, "it does not wait", query=query)
             source.put(50)
             monkeypatch.undo()
@@ -270,7 +270,7 @@ def test_options_that_would_do_nothing_beside_them_are_refused(
         with following(spark, collected, tmp_path / "left", options) as query:
             until(lambda: bool(kinesis_progress(query)), "there is no progress", query=query)
             readers.stop()
-            until(lambda: query.exception() is not None, "a query goes on without its readers")
+            until(lambda: query.exception() is not None, "a query continues without its readers")
             assert "READERS_STOPPED" in str(query.exception())
 
 

@@ -108,7 +108,7 @@ def test_tasks_get_the_options_alone() -> None:
 
 
 def test_the_reader_is_the_one_that_spark_can_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a Spark that gives limits it is asked for them; of another it asks itself."""
+    """Spark versions that pass limits use the reader itself; for others `PlainStreamReader` calls it."""
     monkeypatch.setattr(plain_reader, "SPARK_TELLS_LIMITS", True)
     assert isinstance(stream_reader(OPTIONS), KinesisStreamReader)
     monkeypatch.setattr(plain_reader, "SPARK_TELLS_LIMITS", False)

@@ -29,7 +29,7 @@ TRIM = {"initialPosition": "TRIM_HORIZON"}
 
 
 def test_it_ends_under_a_steady_producer(make_stream: Callable[[int], Any]) -> None:
-    """What was there at the beginning is read, what came later is left; the next run goes on from there."""
+    """What was there at the beginning is read, what came later is left; the next run continues from there."""
     source = make_stream(2)
     source.put(200)
     there = set(source.put_keys)
@@ -86,7 +86,7 @@ def test_reshards_before_and_during_it(make_stream: Callable[[int], Any]) -> Non
 def test_it_ends_at_once_where_there_is_nothing(
     make_stream: Callable[[int], Any], position: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Streams that are empty, idle, or read to their end, closed shards among them, hold nobody up."""
+    """Streams that are empty, idle, or read to their end, closed shards among them, delay no run."""
     source = make_stream(3)
     source.split("shardId-000000000000")
     runs = Runs()

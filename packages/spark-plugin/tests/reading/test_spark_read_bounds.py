@@ -1,13 +1,18 @@
 import json
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from penstock.aws import AwsOptions, AwsSession
 from penstock.efo_consumer import DataLossError, ShardPosition, StreamPositions
 from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisOptions
+from penstock.spark_plugin._reading.bounded.bounds import Bounds
 from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
 from penstock.spark_plugin.errors import OptionError
 from penstock.spark_plugin.testing import endpoint_options
@@ -218,3 +223,17 @@ def test_contradictory_numbers_of_partitions_are_refused() -> None:
         KinesisOptions.parse({"streamName": "s", "minPartitions": "4", "maxPartitions": "2"})
     assert caught.value.code == "CONTRADICTORY_OPTIONS"
     assert (caught.value.option, caught.value.facts["other"]) == ("minPartitions", "maxPartitions")
+
+
+@given(st.integers(min_value=0, max_value=4 * 10**15))
+def test_reads_that_meet_at_a_time_share_no_millisecond(micros: int) -> None:
+    """A read that ends at a time and one that begins there have each whole millisecond on one side."""
+    moment = (datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)).isoformat()
+    session = AwsSession(AwsOptions(region="us-east-1"))
+
+    def bounds(begin: str) -> Bounds:
+        options = {"streamName": "s", "startingPosition": begin, "endingPosition": moment}
+        return Bounds.resolve(session, KinesisOptions.parse(options, environ={}), 2**52)
+
+    assert bounds("TRIM_HORIZON").before_micros == micros
+    assert bounds(moment).after["s"].timestamp_millis == -(-micros // 1000)

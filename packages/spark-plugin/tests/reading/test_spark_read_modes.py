@@ -180,7 +180,7 @@ def test_it_goes_on_without_them_where_losses_are_allowed(
 
 
 def test_nothing_lost_is_no_loss(make_stopped: Callable[[float], Stopped]) -> None:
-    """A query that comes back within the retention goes on as if it had never stopped."""
+    """A query that comes back within the retention continues as if it had never stopped."""
     stopped = make_stopped(20)
     late = stopped.come_back()
     stopped.runs.available_now(stopped.options)

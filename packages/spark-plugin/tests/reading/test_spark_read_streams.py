@@ -42,7 +42,7 @@ def arn_of(stream: Any) -> str:
 
 
 def test_streams_come_and_go_between_runs(make_stream: Make, caplog: pytest.LogCaptureFixture) -> None:
-    """An added stream begins at `initialPosition`, their order is nothing, and one less is an error or given up."""
+    """An added stream begins at `initialPosition`, order does not matter, and a missing one is an error or dropped."""
     first, second, third = (make_stream(1) for _ in range(3))
     for one in (first, second, third):
         one.put(10)
@@ -57,7 +57,7 @@ def test_streams_come_and_go_between_runs(make_stream: Make, caplog: pytest.LogC
     second.put(5)
     third.put(5)
     runs.available_now(of(first, third, **TRIM, failOnDataLoss="false"))
-    assert f"stream {second.name} is given up" in caplog.text
+    assert f"stream {second.name} is dropped" in caplog.text
     assert rows(runs) == [row for row in put_keys(first, second, third) if row[1:] not in list(second.put_keys)[10:]]
 
 
@@ -74,7 +74,7 @@ def latest_millis(options: KinesisOptions) -> int:
 
 
 def test_an_added_stream_begins_where_its_option_says(make_stream: Make, until: Callable[..., None]) -> None:
-    """`addedStreamPosition` is for those alone that the checkpoint does not know; it is told once, and logged."""
+    """`addedStreamPosition` is only for streams outside of the checkpoint; it is resolved once, and logged."""
     first, second = make_stream(1), make_stream(1)
     first.put(10)
     second.put(10)
@@ -130,7 +130,7 @@ def test_streams_are_found_by_a_pattern(make_stream: Make, kinesis: Any) -> None
 def test_a_running_query_reads_streams_that_come_to_match_its_pattern(
     make_stream: Make, kinesis: Any, tmp_path: Path, publisher: str
 ) -> None:
-    """From their oldest record, each record once, also after a crash; the progress names them and goes on counting."""
+    """From their oldest record, each record once, also after a crash; the progress names them and keeps counting."""
     prefix = f"fleet-{uuid.uuid4().hex[:6]}"
     client = kinesis.client()
 
@@ -189,7 +189,7 @@ def test_a_running_query_reads_streams_that_come_to_match_its_pattern(
 
 
 def test_a_search_for_streams_that_fails_is_told_and_tried_again() -> None:
-    """The query goes on meanwhile; what was found later is given once."""
+    """The query continues meanwhile; streams that are found later are read once."""
     answers: list[Any] = [OSError("ListStreams is away"), {"new": StreamPositions({"new": {}})}]
     prepared: list[Any] = []
     now = itertools.count()

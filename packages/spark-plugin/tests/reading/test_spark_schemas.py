@@ -207,7 +207,7 @@ def glue(emulator: RunningEmulator) -> Any:
 
 @pytest.fixture
 def name(glue: Any) -> str:
-    """Of a schema of the test's own."""
+    """A version of a schema of the test."""
     return f"schema-{uuid4().hex[:8]}"
 
 
@@ -282,7 +282,7 @@ def writer_options(options: dict[str, str], name: str, value_format: str, **more
 
 
 def test_rows_are_written_by_a_registered_schema(glue: Any, name: str, options: dict[str, str]) -> None:
-    """Byte for byte what AWS's serializer writes, but for the id; a row that does not fit is told, as JSON."""
+    """Byte for byte what AWS's serializer writes, except the id; a row that does not fit is reported, as JSON."""
     first = register(glue, name, "AVRO", USER)
     rows: list[dict[str, Any]] = [{"name": "sansa", "favorite_number": 99}, {"name": None, "favorite_number": 1}]
     records, wrong = written(USERS, rows, **writer_options(options, name, "avro"))
@@ -330,7 +330,7 @@ def test_a_text_that_is_not_utf8_spoils_no_row_but_its_own(
         (StructField("surname", StringType()), "'surname': schema .* has no such field, and name, favorite_number"),
         (StructField("favorite_number", LongType()), "'favorite_number': is bigint, and int in schema .*: cast it"),
         (StructField("favorite_number", DecimalType(3, 0)), r"is decimal\(3,0\), and int in schema"),
-        (StructField("favorite_color", StringType()), "'name': schema .* needs it, and there is no such column"),
+        (StructField("favorite_color", StringType()), "'name': schema .* needs it, and the rows lack the column"),
     ],
 )
 def test_columns_that_do_not_fit_are_named_before_anything_is_written(

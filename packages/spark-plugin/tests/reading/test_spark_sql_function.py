@@ -20,7 +20,7 @@ def _sql(options: dict[str, str], what: str = "*", **more: object) -> str:
 
 
 def test_a_stream_is_read_in_sql(spark: SparkSession, make_stream: Callable[[int], Any]) -> None:
-    """All shards, with the columns of the data source; each query reads anew what is there by then."""
+    """All shards, with the columns of the data source; each query reads what the stream holds by then."""
     register(spark)
     source = make_stream(2)
     source.put(30)

@@ -68,7 +68,7 @@ def test_the_offset_is_what_the_buffers_hold() -> None:
 
 
 def test_the_name_that_a_checkpoint_gives_to_a_consumer_is_in_the_progress() -> None:
-    """It is made of the query's own, which stands in the offsets, also where the job has a name."""
+    """It is made of the query's name in the offsets, also if the job has a name."""
     session = FakeReadingSession()
     session.reader.reaches, session.reader.rows = {"flights": {"s0": after(7)}}, 3
     source = reader(session, record_publisher="efo", job_id="job")
@@ -257,7 +257,7 @@ def test_a_micro_batch_waits_for_its_fewest_records() -> None:
     assert clock.holds(9, 100.0, is_full=False)
     assert clock.holds(9, 159.0, is_full=False)
     assert not clock.holds(9, 160.0, is_full=False)
-    assert clock.holds(3, 161.0, is_full=False), "the wait begins anew"
+    assert clock.holds(3, 161.0, is_full=False), "the wait begins again"
     assert not clock.holds(10, 162.0, is_full=False)
     assert clock.holds(1, 200.0, is_full=False)
     assert not clock.holds(1, 201.0, is_full=True)

@@ -229,7 +229,7 @@ def test_two_columns_of_one_name_are_refused(connect: SparkSession, folder: Path
 
 
 def test_a_pipeline_runs_and_is_resumed(connect: SparkSession, folder: Path) -> None:
-    """The second run uses what is committed and goes on in the stream; a changed file is computed anew."""
+    """The second run uses what is committed and continues in the stream; a changed file is computed again."""
 
     def make() -> Pipeline:
         pipeline = Pipeline("job", store=folder / "store")
@@ -354,7 +354,7 @@ def test_jobs_are_ended_by_the_name_of_their_stage(
     def work() -> None:
         with jobs.group("slow stage", "", None):
             try:
-                # It sleeps, so that nobody else waits for the processors meanwhile.
+                # It sleeps, so that other tests have the processors.
                 slow = connect.range(0, 10**6, 1, 1).selectExpr(
                     "java_method('java.lang.Thread', 'sleep', 50L) AS slept"
                 )

@@ -42,7 +42,7 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server(kinesis: RunningEmulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One for all tests: their pipelines, and their tables, have names of their own. It finds Kinesis by itself."""
+    """One for all tests: their pipelines and tables have their own names. It finds Kinesis without registration."""
     folder = tmp_path_factory.mktemp("server")
     aws = {
         "AWS_REGION": "us-east-1",
@@ -172,7 +172,7 @@ def live():
 def test_the_definitions_of_the_page_run(
     spark: SparkSession, kinesis: RunningEmulator, server: Server, tmp_path: Path
 ) -> None:
-    """As they stand there: a streaming table, a temporary view, a sink, and a materialised view
+    """The definitions of the page: a streaming table, a temporary view, a sink, and a materialised view
     in SQL."""
     page = (Path(__file__).parents[4] / "docs" / "pages" / "how-to" / "sql.md").read_text()
     [code] = re.findall(

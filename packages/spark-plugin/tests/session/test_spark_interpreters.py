@@ -1,4 +1,4 @@
-"""A Python that cannot do Spark's work is told of before anything is started in it."""
+"""A Python that cannot do Spark's work is reported before anything is started in it."""
 
 import os
 import sys

@@ -60,7 +60,7 @@ NAMES = {
     "bufferedRecords",
     "bufferedBytes",
 }
-"""Promised to users: dashboards and alarms stand on them."""
+"""The names are promised to users, for dashboards and alarms."""
 
 
 def shard(name: str, lag: int, **numbers: Any) -> ShardStats:
@@ -98,7 +98,7 @@ def sdk() -> tuple[InMemoryMetricReader, MeterProvider]:
 
 
 def test_a_query_is_the_sum_of_its_shards() -> None:
-    """Lags are those of followed shards: one that was read to its end counts its records, and is behind nothing."""
+    """Only followed shards have a lag: a shard that was read to its end counts its records, and has none."""
     stats = [
         shard("s0", 0, replays=2),
         shard("s1", 500),

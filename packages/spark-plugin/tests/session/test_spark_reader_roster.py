@@ -59,9 +59,9 @@ def test_a_reader_is_there_as_long_as_its_connection(is_encrypted: bool, until: 
     with world(make_certificate() if is_encrypted else None) as one:
         second = join_roster(one.invitation, reader(1))
         first = join_roster(one.invitation, reader(0))
-        until(lambda: one.there == [0, 1], "nobody hears of them")
+        until(lambda: one.there == [0, 1], "they are not reported")
         second.close()
-        until(lambda: one.there == [0], "nobody hears that it is gone")
+        until(lambda: one.there == [0], "its end is not reported")
         one.roster.close()
         assert first.recv(1) == b""  # the reader's sign to end
         first.close()
@@ -92,7 +92,7 @@ def test_only_the_session_itself_gets_in(until: Callable[..., None]) -> None:
 
 
 def test_a_query_finds_who_is_there_now(tmp_path: Path) -> None:
-    """As the file says it at each look; how they are called is in it, for its user alone; in the end there is none."""
+    """As the file says it at each look; how they are called is in it, for its user alone; then it is gone."""
     assert ExecutorFleet.find(tmp_path) is None
     authority = make_certificate().certificate
     security = ClientSecurity(token=TOKEN, ca_certificates=authority, server_name="readers")
@@ -113,7 +113,7 @@ def test_a_query_finds_who_is_there_now(tmp_path: Path) -> None:
 
 
 def test_secrets_are_in_no_repr() -> None:
-    """Of what goes to executors: Spark and users print what they hold."""
+    """The objects that are sent to executors: Spark and users print them."""
     certificate = make_certificate()
     shown = repr(Invitation("h", 1, TOKEN, {"awsSecretAccessKey": "hush"}, False, certificate))
     assert TOKEN not in shown

@@ -50,7 +50,7 @@ def test_services_do_the_same_as_the_parts_in_process(
     services: Addresses,
     tmp_path: Path,
 ) -> None:
-    """With endpoints for registry, reader and sink a query gives the same records, and lets go of its consumer."""
+    """With endpoints for registry, reader and sink a query gives the same records, and releases its consumer."""
     source, target = make_stream(2), make_stream(1)
     source.put(200)
     options = source.options(

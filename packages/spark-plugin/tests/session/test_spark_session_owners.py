@@ -33,7 +33,7 @@ def emulator() -> Iterator[RunningEmulator]:
 @pytest.fixture
 def readers(emulator: RunningEmulator) -> Iterator[Readers]:
     with ExitStack() as exits:
-        # A session that nobody calls ends soon; one of a fleet does so in any case.
+        # A session without calls ends soon; a fleet ends its sessions in any case.
         yield Readers(emulator, exits, "--session-timeout", "5")
 
 
@@ -53,7 +53,7 @@ def test_a_restart_of_the_service_gives_no_session_back_to_a_predecessor(
         go_on(emulator, old, new)
     put(emulator, b"7")
     assert b"7" in new.read(1)
-    # Its end is none of its successor's.
+    # Its end does not affect its successor.
     old.reader.stop()
     put(emulator, b"8")
     assert b"8" in new.read(1)
@@ -151,7 +151,7 @@ def test_a_restart_without_a_job_id_takes_over_by_its_checkpoint(emulator: Runni
     options = efo(registry) | {"jobId": ""}
     first = Driver(emulator.endpoint_url, [], options=options)
     assert sorted(first.read(2)) == [b"0", b"1"]
-    # Spark asks a second run for the initial offset anew, and for the range that was logged first.
+    # In a second run Spark calls initialOffset again, and first plans the range that was logged.
     second = Driver(emulator.endpoint_url, [], options=options)
     second.log.append(first.log[1])
     assert sorted(second.run()) == [b"0", b"1"]
@@ -188,10 +188,10 @@ def test_of_two_queries_that_take_each_others_subscriptions_one_fails_and_leaves
         ThreadPoolExecutor(2) as threads,
         pytest.raises(SubscriptionTakenOverError, match=f"took the subscription of {consumer}") as caught,
     ):
-        # At the same time: a session that nobody asks for while the other query waits would end, and begin anew.
+        # At the same time: a session without calls would end while the other query waits, and begin again.
         until(lambda: not list(threads.map(Driver.plan, queries)), 3 * PATIENCE_SECONDS)
     assert (caught.value.consumer_arn, caught.value.times) == (consumer, 3)
-    # Whoever registered it: both are robbed.
+    # Either query may have registered it: both lose it.
     first, second = queries
     first.reader.stop()
     assert consumers(emulator) == [consumer]
@@ -233,7 +233,7 @@ def test_a_restart_that_has_no_checkpoint_yet_takes_the_lease_of_a_killed_run_ov
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """On its machine a lock tells that the process is dead: neither a jobId nor the lease's 30 s are needed."""
+    """On its machine a lock shows that the process has ended: neither a jobId nor the lease's 30 s are needed."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     put(emulator, b"0")
     options = own_registry(tmp_path, "")
@@ -252,7 +252,7 @@ def test_a_restart_that_has_no_checkpoint_yet_takes_the_lease_of_a_killed_run_ov
 
 
 def own_registry(folder: Path, job: str) -> dict[str, str]:
-    """Options of a query by enhanced fan-out that shares its registry with nobody."""
+    """Options of a query by enhanced fan-out with a registry of its own."""
     options = {"recordPublisher": "efo", "efoConsumerName": "the-consumer", "jobId": job}
     return options | {"registryStore": str(folder / f"leases of {job}.db")}
 
@@ -285,7 +285,7 @@ def line(process: "subprocess.Popen[str]") -> str:
 
 
 def until(condition: Callable[[], bool], patience_seconds: float = PATIENCE_SECONDS) -> None:
-    """Wait for something that a service does by itself."""
+    """Wait for something that a service does on its own."""
     deadline = time.monotonic() + patience_seconds
     while not condition():
         assert time.monotonic() < deadline

@@ -73,7 +73,7 @@ def consumers(emulator: RunningEmulator) -> list[str]:
 
 
 class Driver:
-    """A driver with a JVM of its own, which does as it is told."""
+    """A driver with a JVM of its own, which runs the commands of the tests."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.process = process
@@ -112,7 +112,7 @@ def driver(folder: Path) -> Iterator[Driver]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of the driver that tests share."""
+    """The driver that the tests share."""
     return tmp_path_factory.mktemp("driver")
 
 
@@ -128,7 +128,7 @@ def one(running_driver: Driver, emulator: RunningEmulator, until: Callable[..., 
     assert running_driver.ask("sources") == []
     yield running_driver
     running_driver.ask("stop")
-    until(lambda: running_driver.ask("sources") == [], "a source goes on without a context")
+    until(lambda: running_driver.ask("sources") == [], "a source continues without a context")
 
 
 def options(emulator: RunningEmulator, **more: str) -> dict[str, str]:
@@ -144,14 +144,14 @@ def put(emulator: RunningEmulator, *data: bytes) -> None:
 def test_an_idle_query_ends_with_its_context(
     emulator: RunningEmulator, one: Driver, until: Callable[..., None]
 ) -> None:
-    """After `spark.stop()` nobody can stop it: its source leaves by itself, and the same query goes on in a new one."""
+    """After `spark.stop()` it cannot be stopped: its source ends, and the same query continues in a new one."""
     put(emulator, b"a", b"b")
     assert one.ask("start", options=options(emulator), checkpoint="idle") == 2
     assert consumers(emulator) == ["ACTIVE"]
     (source,) = one.ask("sources")
     memory = one.ask("memory")
     one.ask("stop")
-    until(lambda: not Path(f"/proc/{source}").exists(), "the source goes on without a context")
+    until(lambda: not Path(f"/proc/{source}").exists(), "the source continues without a context")
     assert consumers(emulator) == []
     assert memory
     assert not any(Path(folder).exists() for folder in memory)

@@ -109,7 +109,7 @@ def test_one_trace_holds_a_query_in_all_of_its_processes(
     )
     frame = traced.readStream.format("kinesis").options(**options).load().select("data", "partitionKey")
     writer = frame.writeStream.format("kinesis").options(**target.options(traceparent=traceparent))
-    # A task that is interrupted takes its worker along, with metrics that are not delivered yet: it ends by itself.
+    # A task that is interrupted takes its worker along, with metrics that are not delivered yet: it ends on its own.
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
     assert query.awaitTermination(PATIENCE_SECONDS)
     assert len(target.held()) == 20

@@ -1,4 +1,4 @@
-"""What this package does with an older Spark than that of the other tests, without PySpark, and with too old a one.
+"""What this package does with an older Spark than the other tests, without PySpark, and with too old a one.
 
 No such Spark is needed: `_spark` is loaded as it would be beside one, and this one asks for what older ones do.
 `hatch run prove matrix` runs the versions themselves.
@@ -123,5 +123,5 @@ def test_a_pyspark_that_is_missing_or_too_old_is_one_sentence(pyspark: str | Non
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         assert words in ran.stderr, ran.stderr
         assert "pip install 'penstock-spark-plugin[pyspark]'" in ran.stderr
-        # Discovery goes on: it finds other sources.
+        # Discovery continues: it finds other sources.
         assert ran.returncode == (module == "penstock.spark_plugin")

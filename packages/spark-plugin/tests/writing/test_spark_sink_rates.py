@@ -24,7 +24,7 @@ ROWS = StructType([StructField("data", StringType()), StructField("partitionKey"
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[RunningEmulator]:
-    """A Kinesis of this file's own, whose faults hit nobody else."""
+    """A Kinesis of this file's own, whose faults affect no other test."""
     with running_emulator(enforce_limits=False) as emulator:
         yield emulator
 

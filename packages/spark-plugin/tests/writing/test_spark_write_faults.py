@@ -24,14 +24,14 @@ REFUSED = "http://127.0.0.1:9"
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[RunningEmulator]:
-    """A Kinesis of this file's own, whose faults hit nobody else."""
+    """A Kinesis of this file's own, whose faults affect no other test."""
     with running_emulator(enforce_limits=False) as emulator:
         yield emulator
 
 
 @pytest.fixture(autouse=True)
 def no_faults(emulator: RunningEmulator) -> Iterator[None]:
-    """Each test begins without those of others."""
+    """Each test begins without the faults of other tests."""
     yield
     emulator.faults.clear()
 
@@ -129,7 +129,7 @@ def test_a_wrong_endpoint_ends_the_task_with_its_words(
 
 
 def test_rows_are_routed_with_a_bounded_number_of_writers(emulator: RunningEmulator) -> None:
-    """More streams than writers may be open: each row is in its own, a null goes to that of the options."""
+    """More streams than writers may be open: each row is in its own, and a null goes to the stream of the options."""
     names = [f"routed-{number}" for number in range(MAX_OPEN_SINKS + 2)]
     client = emulator.client()
     for name in names:

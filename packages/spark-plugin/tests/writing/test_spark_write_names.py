@@ -25,9 +25,9 @@ BATCH = {
 }
 
 
-@pytest.fixture(params=[{}, BATCH], ids=["by itself", "in foreachBatch"])
+@pytest.fixture(params=[{}, BATCH], ids=["own sink", "in foreachBatch"])
 def properties(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Of the Spark task: those of a query reach the tasks of all that its `foreachBatch` does."""
+    """Properties of the Spark task: the properties of a query reach all tasks of its `foreachBatch`."""
     monkeypatch.setattr(records, "task_property", request.param.get)
     found: dict[str, str] = request.param
     return found
@@ -60,13 +60,13 @@ def test_two_writes_keep_the_dead_letters_of_both(properties: dict[str, str], tm
 def test_writes_with_names_of_their_own_replace_their_dead_letters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By `jobId` two writes of one `foreachBatch` are told apart, and each from itself when it runs again."""
+    """`jobId` distinguishes two writes of one `foreachBatch`, and each replaces its own files when it runs again."""
     for run in (RUN, NEXT_RUN):
         monkeypatch.setattr(records, "task_property", (BATCH | {"spark.jobGroup.id": run}).get)
         put_aside(tmp_path, "a", "b", jobId="first")
         put_aside(tmp_path, "c", jobId="second")
     assert kept(tmp_path) == 3
-    # With a new checkpoint the query has another id, and its micro-batches are counted anew.
+    # With a new checkpoint the query has another id, and its micro-batches are counted from zero.
     monkeypatch.setattr(records, "task_property", (BATCH | {"sql.streaming.queryId": "another"}).get)
     put_aside(tmp_path, "d", jobId="first")
     assert kept(tmp_path) == 4
@@ -75,7 +75,7 @@ def test_writes_with_names_of_their_own_replace_their_dead_letters(
 def test_two_writes_of_one_name_in_a_micro_batch_keep_the_dead_letters_of_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the second has none; when the micro-batch runs again, those of both are replaced."""
+    """Also where the second has none; when the micro-batch runs again, the letters of both are replaced."""
     for run, rows in ((RUN, ["a", "b"]), (NEXT_RUN, ["a"])):
         monkeypatch.setattr(records, "task_property", (BATCH | {"spark.jobGroup.id": run}).get)
         put_aside(tmp_path, *rows, jobId="same")
@@ -124,7 +124,7 @@ def test_a_foreach_batch_that_fails_and_runs_again_keeps_each_dead_letter_once(
 def test_a_micro_batch_that_runs_again_and_loses_nothing_leaves_no_dead_letters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was given up the first time has been written now. Another write of the same `jobId` is not this one."""
+    """What failed the first time has been written now. Another write of the same `jobId` is not this one."""
     monkeypatch.setattr(records, "task_property", BATCH.get)
     put_aside(tmp_path, "a", stream=True)
     assert kept(tmp_path) == 1

@@ -144,7 +144,7 @@ def test_dead_letters_appear_whole_and_replace_those_of_the_run_before(tmp_path:
 
 
 def test_dead_letters_on_s3_appear_whole_and_replace_those_of_the_run_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the keys of the write, at the endpoint of S3 that the environment names: not at that of the streams."""
+    """By the keys of the write, at the endpoint of S3 in the environment, not the one of the streams."""
     with running_s3() as endpoint_url:
         client = s3_client(endpoint_url)
         client.create_bucket(Bucket="letters")

@@ -43,7 +43,7 @@ def write(emulator: RunningEmulator, columns: dict[str, Any], **options: str) ->
 
 @pytest.mark.parametrize("column", COLUMNS[1:])
 def test_a_key_that_is_no_text_is_a_bad_row(emulator: RunningEmulator, tmp_path: Path, column: str) -> None:
-    """No service takes it; the row is named, or put aside, and the others are written."""
+    """No service accepts it; the row is named, or kept, and the others are written."""
     good = {"data": b"x", "partitionKey": b"k", "explicitHashKey": b"1", "streamName": b"texts"}
     columns = {name: texts(good[name], good[name], good[name]) for name in COLUMNS}
     columns[column] = texts(good[column], b"\xff\xfe", good[column])
@@ -83,7 +83,7 @@ FAR_TIMES = pa.array([0, 253_402_300_800_000_000, 1], pa.int64()).view(pa.timest
 def test_a_value_that_avro_cannot_take_is_a_bad_row(
     emulator: RunningEmulator, tmp_path: Path, kind: DataType, values: Any, fault: str, kept: str
 ) -> None:
-    """It is named, or put aside as JSON, which is told from a record; the rows before and behind it are written."""
+    """It is named, or kept as JSON with a reason; the rows before and after it are written."""
     schema = StructType([StructField("v", kind), StructField("partitionKey", StringType())])
     batch = pa.record_batch({"v": values, "partitionKey": ["k"] * 3})
     given = endpoint_options(emulator.endpoint_url, "texts", valueFormat="avro", stallTimeout="10s")

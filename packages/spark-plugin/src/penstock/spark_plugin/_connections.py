@@ -40,7 +40,7 @@ def shared_session(options: AwsOptions) -> AwsSession:
 
 
 def caller_location(options: KinesisOptions, service_name: str = "kinesis") -> AwsLocation:
-    """Where the streams of the options are, as far as this process knows it without a call to AWS.
+    """Where the streams of the options are, without a call to AWS.
 
     A service that a query uses compares it with its own: a stream of the same name elsewhere is another one.
 

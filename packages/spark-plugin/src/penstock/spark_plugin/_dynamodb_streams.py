@@ -137,7 +137,7 @@ def _check_size(parsed: KinesisOptions) -> None:
 
 
 def _environment(environ: Mapping[str, str] | None) -> Mapping[str, str]:
-    """The environment, with the endpoint of this service where that of Kinesis is looked for."""
+    """The environment, with the endpoint of this service in place of the endpoint of Kinesis."""
     environ = os.environ if environ is None else environ
     endpoint = environ.get("AWS_ENDPOINT_URL_DYNAMODB_STREAMS")
     others = {name: value for name, value in environ.items() if name != "AWS_ENDPOINT_URL_KINESIS"}

@@ -30,7 +30,7 @@ class Listed:
 class Objects(ABC):
     """Objects of one place, by keys below it: a backend of the stage store.
 
-    `read` and `write` are those of `penstock.aws.ConditionalStore`. All calls block.
+    `read` and `write` follow `penstock.aws.ConditionalStore`. All calls block.
 
     Raises:
         penstock.aws.AwsError: the service refuses, or has not answered for about half a minute.
@@ -67,14 +67,14 @@ class Objects(ABC):
 
     @abstractmethod
     def read(self, key: str) -> StoredValue | None:
-        """The object; None where there is none."""
+        """The object; None if it does not exist."""
 
     @abstractmethod
     def write(self, key: str, data: bytes, *, if_version: str | None) -> str | None:
-        """Write an object if its version is still `if_version`; None: if there is no object.
+        """Write an object if its version is still `if_version`; None: if it does not exist.
 
-        A killed driver leaves all of it or nothing. Call it with data that no other caller has: equal data means that
-        an answer was lost.
+        A killed driver leaves either all of it, or no change. Call it with data that no other caller has: equal data
+        means that an answer was lost.
 
         Returns:
             Its new version; None if another caller was faster.

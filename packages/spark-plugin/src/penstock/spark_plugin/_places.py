@@ -22,7 +22,7 @@ FILE_SCHEMES = {
     "hdfs": "HDFS",
     "viewfs": "HDFS",
 }
-"""Of what Arrow reaches besides, and whose it is."""
+"""Further schemes that Arrow supports, and their systems."""
 _GROWING = ("file", "hdfs", "viewfs")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
@@ -32,13 +32,13 @@ class Place:
     """A folder by its URL, on S3 with what it takes to reach AWS. Can be pickled, but holds secrets."""
 
     url: str
-    """Without a slash at its end; that of another file system than S3 may hold a password."""
+    """Without a slash at its end. The URL of a file system other than S3 may hold a password."""
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """Of AWS, by their camelCase names."""
+    """Options of AWS, by their camelCase names."""
 
     @classmethod
     def parse(cls, url: str, options: Mapping[str, str] | None = None) -> Self:
-        """The place that a URL means; `options` are those of AWS, by their camelCase names.
+        """The place that a URL means; `options` are options of AWS, by their camelCase names.
 
         Raises:
             ValueError: the URL does not name a bucket, or holds a user, a password, a query or a fragment.
@@ -106,7 +106,7 @@ class Place:
     def open(self) -> tuple[fs.FileSystem, str]:
         """Its file system, and the folder's path there.
 
-        On S3 it signs with the credentials of this moment: open it anew for each file.
+        On S3 it signs with the credentials of this moment: open it again for each file.
 
         Raises:
             OSError: Arrow does not have the file system.

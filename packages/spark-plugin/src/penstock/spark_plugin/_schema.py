@@ -109,7 +109,7 @@ class SinkColumns:
     data: int | None
     """None: the data is made of `value`."""
     partition_key: int | None
-    """None: the key is random, or fixed, or there is none in the destination."""
+    """None: the key is random or fixed, or the destination has no key."""
     explicit_hash_key: int | None
     stream_name: int | None = None
     """None: all rows go to the stream of the options."""
@@ -215,7 +215,7 @@ def _stream_column(schema: StructType, options: KinesisOptions, kind: str) -> in
     if len(options.stream_name) != 1:
         if options.stream_name:
             raise OptionError.contradictory(option, option, "a writer writes one stream; give rows a column with it")
-        raise OptionError.missing(option, f"there is no column {option!r} that says where rows go")
+        raise OptionError.missing(option, f"the rows have no column {option!r} with their destination")
     return None
 
 
@@ -229,7 +229,7 @@ def _value_columns(schema: StructType, options: KinesisOptions, kind: str) -> tu
                 name, f"'valueColumns' names it, and the DataFrame has {_spell(schema.names)}; correct the option"
             )
     if not names:
-        raise SchemaError("data", "there is no column for the value; add one, or name some with 'valueColumns'")
+        raise SchemaError("data", "the value has no column; add one, or name some with 'valueColumns'")
     return tuple(schema.names.index(name) for name in names)
 
 

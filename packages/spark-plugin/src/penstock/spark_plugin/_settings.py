@@ -24,7 +24,7 @@ _RECOMMENDED = {
 }
 _REDACTED = {
     # Spark itself redacts what is called a secret, password, token or access key, and URLs. The condition by which a
-    # role trusts its caller is none of these by its name.
+    # role trusts its caller matches none of these names.
     "spark.sql.redaction.options.regex": "(?i)url|external[._-]?id",
     # Spark Connect shows each request as text, in its UI, in job descriptions and in event logs: options of sources and
     # SQL statements with their values, but for what matches this.

@@ -71,11 +71,11 @@ class SparkContextWatch:
     """Whether the Spark context of this process, which Spark started, is still there.
 
     A JVM outlives its context, as in a notebook after `spark.stop()`, and an idle query outlives it too: nothing ends
-    its source, and nobody can stop it any more. But the context removes the folder of its files as it stops. Other
-    things that remove it go by its age: so its time is set anew now and then.
+    its source, and it can no longer be stopped. But the context removes the folder of its files as it stops. Other
+    things that remove it go by its age: so its time is updated regularly.
 
     Args:
-        folder: that of the context's files.
+        folder: the folder of the context's files.
         parent: the JVM's process id, or its daemon's.
         parent_now: the process id of this process's parent.
         clock: monotonic seconds.

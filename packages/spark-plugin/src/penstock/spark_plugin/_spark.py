@@ -1,4 +1,4 @@
-"""What versions of Spark differ in, as far as this package is concerned: its one home.
+"""The differences between versions of Spark that matter to this package.
 
 | since | what Python sources and sinks have |
 | --- | --- |

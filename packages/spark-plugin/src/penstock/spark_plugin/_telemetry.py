@@ -26,7 +26,7 @@ def traceparent_of(span: Span) -> str | None:
 
 
 def current_traceparent() -> str | None:
-    """The W3C text of the current context; None when there is none."""
+    """The W3C text of the current context, if any."""
     return _inject(context_api.get_current())
 
 

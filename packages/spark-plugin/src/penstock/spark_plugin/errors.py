@@ -91,7 +91,7 @@ class SparkPluginError(CodedError):
 
 
 class _Names(dict[str, str]):
-    """Names of options as the user wrote them, by the canonical names, which stand for themselves otherwise."""
+    """Names of options as the user wrote them, by the canonical names."""
 
     def __missing__(self, name: str) -> str:
         return name
@@ -115,7 +115,7 @@ class OptionError(SparkPluginError, ValueError):
 
     codes: ClassVar[Mapping[str, Code]] = {
         "UNKNOWN_OPTION": Code(
-            when="There is no such option; `nearest` resembles it most, or is `alias` in another connector.",
+            when="The option does not exist; `nearest` resembles it most, or is `alias` in another connector.",
             message="unknown option {option!r}{hint} (options of other connectors: docs/pages/migration/options.md)",
             cure="Write the option that the message offers; letter case does not matter. For an option of another "
             "connector, the page on migration says what to do instead.",
@@ -337,7 +337,7 @@ class PipelineDefinitionError(PipelineError, ValueError):
 class StageFailedError(PipelineError):
     """A stage failed for the last time that it may.
 
-    `run` is the `PipelineRun` as it stands: stages that do not depend on the failed one were run, and live ones go on.
+    `run` is the `PipelineRun`: stages that do not depend on the failed one were run, and live stages continue.
 
     Cure: Correct what `reason` says and run again: committed stages are used, the others computed.
     """
@@ -354,13 +354,13 @@ class StoreLostError(PipelineError):
     Its live queries were stopped.
 
     Cure: Let one driver run on a store. If no other did, look after the way to the store; then run the pipeline again:
-    it goes on where this run was left.
+    it continues where this run ended.
     """
 
     def __init__(self, store: str, reason: str) -> None:
         super().__init__(
             f"the claim on the store {store} is lost ({reason}): this run has ended; if no other driver is meant to "
-            "run on that store, run the pipeline again, and it goes on where this run was left"
+            "run on that store, run the pipeline again, and it continues where this run ended"
         )
         self.store, self.reason = store, reason
 

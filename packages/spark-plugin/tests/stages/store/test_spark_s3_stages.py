@@ -130,8 +130,8 @@ def test_a_driver_that_loses_its_store_stops_its_queries(
         run.await_termination(120)
     assert str(caught.value) == (
         f"the claim on the store s3://{bucket}/store is lost (another driver has taken it over): this run has ended; "
-        "if no other driver is meant to run on that store, run the pipeline again, and it goes on where this run was "
-        "left"
+        "if no other driver is meant to run on that store, run the pipeline again, and it continues where this run "
+        "ended"
     )
     assert run.states == {"counts": StageState.FINISHED, "out": StageState.FAILED}
     assert run.queries["out"].awaitTermination(60)

@@ -102,7 +102,7 @@ class ForeignOption:
 
     connector: Connector
     name: str
-    """As that connector documents it. A name that ends in `*` stands for all names that begin so."""
+    """As that connector documents it. A name that ends in `*` means all names that begin with it."""
     option: str = ""
     """The canonical name here. Empty: it is not needed."""
     unit: str = ""
@@ -161,7 +161,7 @@ def find_foreign(name: str) -> ForeignOption | None:
 
 
 def translate(name: str, text: str, given: Mapping[str, str], *, warn: bool = True) -> dict[str, str] | None:
-    """The options here that an option of another connector stands for; None when no connector has such an option.
+    """The options here that an option of another connector means; None when no connector has such an option.
 
     Args:
         name: As the user wrote it.

@@ -3,17 +3,10 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Self
 
-from penstock.aws import region_of_endpoint
 from penstock.spark_plugin._options.credentials import CredentialOptions, check_credentials, check_environment
-from penstock.spark_plugin._options.parsing import (
-    collect,
-    merge_initial_timestamp,
-    names_of_arns,
-    region_of_arns,
-    restore_case,
-)
+from penstock.spark_plugin._options.parsing import collect, combine
 from penstock.spark_plugin._options.reading import (
     BatchOptions,
     FetchingOptions,
@@ -80,7 +73,10 @@ class KinesisOptions(
             if value is not None and most is not None and value > most:
                 reason = f"{self._shown(spec)} is more than {self._shown(other)}"
                 raise OptionError.contradictory(spec.name, spec.at_most, reason)
-        if not self.is_given(spec) or (spec.harmless and str(value).lower() == spec.harmless):
+        # A run replaces a pattern with the names of the streams that it found.
+        if value in (None, (), {}) or not self.is_given(spec):
+            return
+        if spec.harmless and str(value).lower() == spec.harmless:
             return
         needed, _, needed_value = spec.needs.partition("=")
         if needed and not self._has(spec.needs):
@@ -113,43 +109,24 @@ class KinesisOptions(
     def parse(
         cls, options: Mapping[str, str], *, environ: Mapping[str, str] | None = None, stream_required: bool = True
     ) -> Self:
-        """Options as a user wrote them: any letter case, canonical names or those of other connectors.
+        """Options as a user wrote them: any letter case, canonical names or names of other connectors.
 
         `environ` gives the trace context (`TRACEPARENT`) when the option does not. Without `stream_required` the
         stream may be left out, as rows that are written may name theirs; then `stream_name` is empty.
         """
         environ = os.environ if environ is None else environ
-        values, written, arns = collect(options)
-        values["written"] = written
+        values, written = collect(options)
         try:
-            return cls._of(values, arns, environ, stream_required=stream_required)
+            combine(values)
+            if stream_required and not values.keys() & {"stream_name", "stream_name_pattern"}:
+                raise OptionError.missing("streamName", "it says which stream is read or written")
+            values.setdefault("traceparent", environ.get("TRACEPARENT"))
+            parsed = cls(**values, written=written)
+            check_environment(parsed, environ)
+            check_streams(parsed, environ)
         except OptionError as error:
             error.rename(written)
             raise
-
-    @classmethod
-    def _of(
-        cls, values: dict[str, Any], arns: Mapping[str, str], environ: Mapping[str, str], *, stream_required: bool
-    ) -> Self:
-        if "stream_name" not in values:
-            if "stream_arn" in values:
-                values["stream_name"] = names_of_arns(values["stream_arn"])
-            elif stream_required and "stream_name_pattern" not in values:
-                raise OptionError.missing("streamName", "it says which stream is read or written")
-        elif "stream_arn" in values and values["stream_name"] != names_of_arns(values["stream_arn"]):
-            raise OptionError.contradictory("streamName", "streamArn", "they name different streams")
-        if arns:
-            values["efo_consumer_arn"] = restore_case(arns, values.get("stream_name", ()))
-        values["region"] = region_of_arns(values.get("stream_arn", ()), values.get("region"))
-        if values["region"] is None:
-            values["region"] = region_of_endpoint(values.get("endpoint_url"))
-        if "efo_consumer_name" in values:
-            values["efo_consumer_name"] = values.get("efo_consumer_name_prefix", "") + values["efo_consumer_name"]
-        merge_initial_timestamp(values)
-        values.setdefault("traceparent", environ.get("TRACEPARENT"))
-        parsed = cls(**values)
-        check_environment(parsed, environ)
-        check_streams(parsed, environ)
         return parsed
 
     @property

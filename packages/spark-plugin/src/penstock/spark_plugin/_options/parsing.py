@@ -1,9 +1,11 @@
 """Options as users write them: found by their names, and parsed to the fields of `KinesisOptions`."""
 
 import difflib
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from penstock.aws import region_of_endpoint
 from penstock.spark_plugin._options.foreign import find_foreign, foreign_options, translate
 from penstock.spark_plugin._options.spec import READS, OptionSpec, Use
 from penstock.spark_plugin._options.table import OPTIONS, SPARK_OWN
@@ -60,7 +62,7 @@ def unknown_option(name: str) -> OptionError:
 
 
 def resolve(options: Mapping[str, str], *, warn: bool = True) -> Iterator[tuple[str, str, str, OptionSpec]]:
-    """What options mean: by the names here, or by the names of other connectors, each of which may stand for several.
+    """What options mean: by the names here, or by the names of other connectors, each of which may mean several.
 
     Options of Spark itself are left out.
 
@@ -69,8 +71,8 @@ def resolve(options: Mapping[str, str], *, warn: bool = True) -> Iterator[tuple[
         warn: whether an option that is not needed is worth a warning.
 
     Returns:
-        Of each: the name as it was written, the name here (with `.<stream>` where there is one per stream), the text,
-        and the declaration.
+        For each option: the name as it was written, the name here (with `.<stream>` if there is one per stream), the
+        text, and the declaration.
 
     Raises:
         OptionError: an option is unknown; the error says what it is called here, if another connector has it.
@@ -93,8 +95,8 @@ def resolve(options: Mapping[str, str], *, warn: bool = True) -> Iterator[tuple[
             yield key, f"{spec.name}.{stream}" if stream else spec.name, meant, spec
 
 
-def collect(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str], dict[str, str]]:
-    """The values by field, the names that were written by the names here, and consumers' ARNs by stream.
+def collect(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The values by field, and the names that were written by the names here.
 
     Options per stream are among the names by `option.stream` too.
 
@@ -103,10 +105,9 @@ def collect(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str],
     """
     values: dict[str, Any] = {}
     written: dict[str, str] = {}
-    arns: dict[str, str] = {}
     for key, name, text, spec in resolve(options):
         if spec.prefix:
-            arns[name.partition(".")[2]] = parse_value(spec, text)
+            values.setdefault(spec.field, {})[name.partition(".")[2]] = parse_value(spec, text)
             written[name] = written[spec.name] = name if find_option(key) else key
             continue
         own = spelled(key)
@@ -118,74 +119,62 @@ def collect(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str],
         if spec.field in values and values[spec.field] != value:
             raise OptionError.contradictory(written[spec.name], own, f"both are {spec.name!r}, with different values")
         values[spec.field], written[spec.name] = value, own
-    return values, written, arns
+    return values, written
 
 
-def restore_case(arns: Mapping[str, str], streams: tuple[str, ...]) -> dict[str, str]:
-    """Consumers' ARNs by the streams' own names: Spark passes option keys in lower case."""
-    restored: dict[str, str] = {}
-    for suffix, arn in arns.items():
-        matches = [name for name in streams if name == suffix] or [
-            name for name in streams if name.lower() == suffix.lower()
-        ]
-        if len(matches) != 1:
-            raise OptionError.invalid(f"efoConsumerArn.{suffix}", arn, "for one of the streams in $streamName")
-        restored[matches[0]] = arn
-    return restored
+def combine(values: dict[str, Any]) -> None:
+    """Complete values that depend on each other: names, ARNs and regions of streams, and the time of the position.
 
-
-def merge_initial_timestamp(values: dict[str, Any]) -> None:
-    """Put `initialTimestamp` into the position."""
-    time = values.get("initial_timestamp")
-    if time is None:
-        return
-    position = values.get("initial_position", PositionOption(PositionOptionType.AT_TIMESTAMP))
-    if position.type is not PositionOptionType.AT_TIMESTAMP or position.timestamp not in (None, time):
-        raise OptionError.contradictory(
-            "initialPosition", "initialTimestamp", "the time belongs to AT_TIMESTAMP, and is given once"
-        )
-    values["initial_position"] = PositionOption(PositionOptionType.AT_TIMESTAMP, time)
-
-
-_ARN_RULE = "arn:aws:kinesis:<region>:<account>:stream/<name>, or several with commas"
-
-
-def name_of_arn(arn: str) -> str:
-    """The name of the stream in an ARN."""
-    _, slash, name = arn.partition(":stream/")
-    if arn.count(":") != 5 or not arn.startswith("arn:") or not slash or not name or "/" in name:
-        raise OptionError.invalid("streamArn", arn, _ARN_RULE)
-    return name
-
-
-def names_of_arns(arns: Sequence[str]) -> tuple[str, ...]:
-    """The streams' names, in order.
-
-    Rows and offsets have only the name of a stream, and one query has one region.
+    Raises:
+        OptionError: two of them contradict each other, or an ARN is not the ARN of a stream.
     """
-    names = tuple(name_of_arn(arn) for arn in arns)
+    stream_arns = values.get("stream_arn", ())
+    if stream_arns:
+        names, region = _streams_of(stream_arns)
+        if values.setdefault("stream_name", names) != names:
+            raise OptionError.contradictory("streamName", "streamArn", "they name different streams")
+        if values.setdefault("region", region) != region:
+            reason = f"the streams are in {region}, not in {values['region']}"
+            raise OptionError.contradictory("region", "streamArn", reason)
+    values.setdefault("region", region_of_endpoint(values.get("endpoint_url")))
+    consumers: dict[str, str] = {}
+    for suffix, arn in values.get("efo_consumer_arn", {}).items():
+        # Spark passes option keys in lower case.
+        streams = values.get("stream_name", ())
+        found = [one for one in streams if one == suffix] or [one for one in streams if one.lower() == suffix.lower()]
+        if len(found) != 1:
+            raise OptionError.invalid(f"efoConsumerArn.{suffix}", arn, "for one of the streams in $streamName")
+        consumers[found[0]] = arn
+    values["efo_consumer_arn"] = consumers
+    if "efo_consumer_name" in values:
+        values["efo_consumer_name"] = values.get("efo_consumer_name_prefix", "") + values["efo_consumer_name"]
+    if "initial_timestamp" in values:
+        merged = PositionOption(PositionOptionType.AT_TIMESTAMP, values["initial_timestamp"])
+        if values.setdefault("initial_position", merged) not in (merged, PositionOption(merged.type)):
+            reason = "the time belongs to AT_TIMESTAMP, and is given once"
+            raise OptionError.contradictory("initialPosition", "initialTimestamp", reason)
+        values["initial_position"] = merged
+
+
+def _streams_of(arns: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """The names of streams, and their region: rows have only the names, and one query has one region."""
+    found = [re.fullmatch(r"arn:[^:]*:[^:]*:([^:]*):[^:]*:stream/([^:/]+)", arn) for arn in arns]
+    names = tuple(one[2] for one in found if one is not None)
+    if len(names) < len(arns):
+        wrong = arns[found.index(None)]
+        rule = "arn:aws:kinesis:<region>:<account>:stream/<name>, or several with commas"
+        raise OptionError.invalid("streamArn", wrong, rule)
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
-        raise OptionError.invalid(
-            "streamArn",
-            ",".join(arns),
+        rule = (
             f"of streams with different names: rows have only the name. Read {', '.join(doubled)} of each account with "
-            "a separate query",
+            "a separate query"
         )
-    regions = sorted({arn.split(":")[3] for arn in arns})
+        raise OptionError.invalid("streamArn", ",".join(arns), rule)
+    regions = sorted({one[1] for one in found if one is not None})
     if len(regions) > 1:
         raise OptionError.contradictory("streamArn", "region", f"a query reads one region, not {', '.join(regions)}")
-    return names
-
-
-def region_of_arns(arns: Sequence[str], region: str | None) -> str | None:
-    """The region of the streams; the option's must be the same."""
-    if not arns:
-        return region
-    found = arns[0].split(":")[3]
-    if region is not None and region != found:
-        raise OptionError.contradictory("region", "streamArn", f"the streams are in {found}, not in {region}")
-    return found
+    return names, regions[0]
 
 
 _BELONGS_TO = {

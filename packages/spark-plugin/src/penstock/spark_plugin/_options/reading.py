@@ -251,7 +251,7 @@ def _check_consumer(options: "KinesisOptions", stream: str) -> None:
     """Check that a consumer's ARN is for the stream: Kinesis would return the records of another one."""
     option_name, arn = f"efoConsumerArn.{stream}", options.efo_consumer_arn.get(stream)
     if arn is None:
-        raise OptionError.missing(option_name, "$efoRegistration is none")
+        raise OptionError.missing(option_name, "$efoRegistration=none needs it")
     consumer = _CONSUMER_ARN.fullmatch(arn)
     if consumer is None or consumer["stream"] != stream:
         raise OptionError.invalid(option_name, arn, f"the ARN of a consumer of stream {stream}")

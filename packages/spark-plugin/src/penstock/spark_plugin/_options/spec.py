@@ -71,7 +71,7 @@ class OptionSpec:
     field: str = ""
     group: str = ""
     default: str | None = None
-    """As a user would write it; None when there is none."""
+    """As a user would write it; None without a default."""
     otherwise: str = ""
     """What happens without the option, if that is not a value of it."""
     value: Any = None

@@ -37,7 +37,7 @@ class RecordOptions:
     )
     """Column with the partition key."""
     random_partition_key: bool = _written("boolean", "false")
-    """Gives each record a random partition key; there is no key column then."""
+    """Gives each record a random partition key; then the rows need no key column."""
     value_format: str | None = _written(choices=("json", "avro", "csv", "protobuf"))
     """Makes the data of all columns, instead of reading a column `data`. avro and protobuf need the extras with these
     names, and protobuf also needs a `schemaRegistry`."""
@@ -154,7 +154,7 @@ def check_writing(options: "KinesisOptions") -> None:
     if options.fail_on_error and options.max_attempts not in (None, 1):
         raise OptionError.contradictory("maxAttempts", "failOnError", _FIRST_REFUSED["failOnError"])
     if options.sink_rate_strategy == "shards" and options.aggregation:
-        reason = "an aggregate's records are not paced by shards: leave $sinkRateStrategy out, or give aimd or none"
+        reason = "an aggregate's records are not paced by shards: give aimd, none, or leave $sinkRateStrategy out"
         raise OptionError.contradictory("sinkRateStrategy", "aggregation", reason)
     if options.max_batch_size >= options.max_buffered_requests:
         reason = f"a task must buffer more records than the {options.max_batch_size} of a request"

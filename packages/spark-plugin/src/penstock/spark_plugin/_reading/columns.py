@@ -40,18 +40,18 @@ _AWS = tuple(
     (name, name) for name in ("data", "streamName", "partitionKey", "sequenceNumber", "approximateArrivalTimestamp")
 )
 CHANGES = "dynamodb-streams"
-"""The layout of changes of a table's items; that of format dynamodb-streams, and no choice of a user's."""
+"""The layout of format dynamodb-streams, whose rows are changes of items; users cannot choose it."""
 
 _LAYOUTS = {"databricks": _DATABRICKS, "aws": _AWS}
 
 
 def columns_of(layout: str) -> tuple[tuple[str, str], ...] | None:
-    """Each column's name and the name of the same column of ours; None for all of ours."""
+    """Each column's name and its name in this package; None for the columns of this package."""
     return _LAYOUTS.get(layout)
 
 
 def in_layout(batches: Iterator[pa.RecordBatch], layout: str) -> Iterator[pa.RecordBatch]:
-    """Batches of our columns with those of a layout; nothing is copied but what changes are made of."""
+    """Batches in the columns of a layout; only changes of items are copied."""
     if layout == CHANGES:
         # Tasks that read Kinesis are spared it.
         from penstock.efo_consumer import to_change_batch

@@ -39,11 +39,11 @@ from penstock.spark_plugin.errors import OffsetError
 
 
 def seam_millis(path: Path, now: Callable[[], StreamPositions]) -> int:
-    """The time of a seam, in milliseconds since 1970. Whoever asks first puts it there, for all who come later.
+    """The time of a seam, in milliseconds since 1970. The first caller creates it, for all later ones.
 
     Args:
         path: The file.
-        now: Gives positions at this moment, by the service's clock; it is called if there is no file.
+        now: Gives positions at this moment, by the service's clock; it is called if the file does not exist.
 
     Raises:
         OffsetError: the file does not hold a seam.
@@ -64,7 +64,7 @@ def seam_millis(path: Path, now: Callable[[], StreamPositions]) -> int:
 
 
 def seam_millis_on_s3(url: str, session: AwsSession, now: Callable[[], StreamPositions]) -> int:
-    """As `seam_millis`, of an object that is made on the condition that there is none.
+    """Like `seam_millis`, with an object that is written only if it does not exist.
 
     It is reached with the credentials and the region of the session, at S3's own endpoint.
 
@@ -161,8 +161,8 @@ def _resolved(session: AwsSession, options: KinesisOptions, start: InitialPositi
 
 
 async def _created(session: AwsSession, keys: Mapping[str, str], retry_patience: float) -> dict[str, int]:
-    """When the streams were created, by name, as far as that may be asked."""
-    purpose = "cannot tell whether stream {} is deleted and created again while it is read"
+    """When the streams were created, by name, if the permission is there."""
+    purpose = "cannot check whether stream {} is deleted and created again while it is read"
     async with stream_client(session) as client:
         found = {
             name: await describe_stream(client, key, purpose.format(name), retry_patience) for name, key in keys.items()
@@ -178,7 +178,7 @@ def latest_millis(session: AwsSession, options: KinesisOptions) -> int:
 
 
 def seam_of(session: AwsSession, options: KinesisOptions, position: PositionOption) -> int:
-    """The time of a seam, in milliseconds; made now, by the service's clock, if there is none.
+    """The time of a seam, in milliseconds; created now, by the service's clock, if it does not exist.
 
     This waits for a time that is to come: until it is over, shards may begin that have records before it.
 
@@ -228,7 +228,7 @@ def after_sequence_numbers(
     listed = asyncio.run(list_all())
     past = with_ancestors(shards, listed)
     unread = {one.shard_id for one in listed} - past
-    # Others follow their parents; but what lies behind a named shard is not read, and nobody follows it.
+    # Others follow their parents; but shards after a named shard are not read, and have no successors here.
     others = {
         one.shard_id
         for one in listed
@@ -253,7 +253,7 @@ async def list_with(
     patience, waited = timedelta(seconds=retry_patience), 0.0
     while True:
         listed = await list_shards(client, stream, filter=shard_filter, retry_patience=patience)
-        # One that left the list is before its children; without them nobody can tell what a shard comes of.
+        # A shard that left the list precedes its children; without them its descendants are unknown.
         known = {name for one in listed for name in (one.shard_id, *one.parent_shard_ids)}
         unknown = sorted(set(named) - known)
         late = [one for one in unknown if await _is_there(client, stream, one, retry_patience)]

@@ -44,7 +44,7 @@ class KinesisProgress:
     reader: str
     """`host:port` of the reader."""
     input_rows: int
-    """Of the micro-batch."""
+    """Rows of the micro-batch."""
     input_rows_per_second: float
     processed_rows_per_second: float
     numbers: ReaderNumbers
@@ -174,7 +174,7 @@ OF_BATCHES: Final = {
     "microBatches": ("{batch}", "Micro-batches that ended"),
     "inputRows": ("{record}", "Rows of the micro-batches that ended"),
 }
-"""Counters beside those of the reader."""
+"""Counters beside the reader's."""
 
 
 class ProgressMetrics:
@@ -216,7 +216,7 @@ class ProgressMetrics:
             self._counted[key] = {name: values[name] for name in self._counters}
         for name, counter in self._counters.items():
             counted = before.get(name, 0)
-            # A reader that was opened anew within the run counts from zero again.
+            # A reader that was opened again within the run counts from zero.
             counter.add(values[name] - counted if values[name] >= counted else values[name], attributes)
 
     def ended(self, run_id: str) -> None:

@@ -16,10 +16,10 @@ _SEEN_SECONDS = 2.0
 that is made so long after a time shows the tip of a shard as it was then."""
 
 _SHOWN_SECONDS = 1.5
-"""GetRecords may be a second behind what was acknowledged; and half as long again, as nobody promises that second."""
+"""GetRecords may be a second behind what was acknowledged; half a second is added, as that is not guaranteed."""
 
 _MOST_SECONDS = 60.0
-"""Of one wait: a read whose end is to come follows its shards meanwhile."""
+"""Longest single wait: a read whose end is in the future follows its shards meanwhile."""
 
 
 def guess_of_tips(what: str, stream: str, shards: Collection[str]) -> str:

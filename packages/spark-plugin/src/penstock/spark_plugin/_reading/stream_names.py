@@ -37,9 +37,9 @@ async def call_about(
 
     Raises:
         penstock.efo_consumer.errors.RecordPublisherRetriesError: the retries have run out; says since when.
-        penstock.aws.AwsError: the service refused for good.
+        penstock.aws.AwsError: the service refused with a fatal error.
     """
-    # Whoever imports this for its other uses is spared the client.
+    # Importers of the other functions do not need the client.
     from penstock.efo_consumer import call_patiently
 
     patience = timedelta(seconds=retry_patience)
@@ -49,7 +49,7 @@ async def call_about(
 async def describe_stream(
     client: "JsonClient", stream: str, purpose: str, retry_patience: float
 ) -> StreamSummary | None:
-    """Of a stream's name or ARN; None, with a warning about the purpose, where the permission for it is missing.
+    """The summary of a stream, by name or ARN; None, with a warning about the purpose, without the permission.
 
     Errors that may pass are retried as `call_about` does.
 
@@ -90,7 +90,7 @@ def with_streams(options: "KinesisOptions", session: "Callable[[], AwsSession]")
     that are not deleted.
 
     Raises:
-        InitialPositionError: the streams cannot be listed, or none matches.
+        InitialPositionError: the streams cannot be listed, or no stream matches.
     """
     if options.table_name is not None and not options.stream_arn:
         latest = asyncio.run(_stream_of_table(session(), options.table_name, options.retry_patience))

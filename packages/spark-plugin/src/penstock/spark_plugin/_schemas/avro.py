@@ -106,7 +106,7 @@ class _Names:
         self._known: dict[str, Any] = {}
 
     def resolve(self, schema: Any) -> Any:
-        """A schema by itself, or by its name."""
+        """A schema, given as such or by its name."""
         if isinstance(schema, str):
             return self._known.get(schema, {"type": schema})
         if isinstance(schema, dict) and schema["type"] in ("record", "error", "enum", "fixed"):
@@ -175,7 +175,7 @@ def avro_decoder(writer: str, reader: str | None) -> Callable[[bytes], Any]:
 
 
 def check_avro_fields(fields: Sequence[StructField], definition: str, schema_name: str) -> None:
-    """Check that rows of these columns can be written by a registered schema, as far as types show.
+    """Check that rows of these columns can be written with a registered schema, by their types.
 
     Raises:
         SchemaError: a column has no field, or a field no column; the error names the first one.
@@ -197,7 +197,7 @@ def _check_record(fields: Sequence[StructField], record: Any, path: str, names: 
                 f"schema {schema_name!r} has no such field, and {', '.join(known)}: leave the column out "
                 "('valueColumns'), rename it, or register a version of the schema that has it",
             )
-    # In the schema's order: a name stands for the type that was described before it.
+    # In the schema's order: a name means the type that was described before it.
     for name, field in known.items():
         if name in given:
             _check(given[name].dataType, field["type"], _below(path, name), names, schema_name)
@@ -205,7 +205,7 @@ def _check_record(fields: Sequence[StructField], record: Any, path: str, names: 
             _spark_free(field["type"], names)
             if "default" not in field and not _takes_null(field["type"]):
                 raise SchemaError(
-                    _below(path, name), f"schema {schema_name!r} needs it, and there is no such column: add it"
+                    _below(path, name), f"schema {schema_name!r} needs it, and the rows lack the column: add it"
                 )
 
 

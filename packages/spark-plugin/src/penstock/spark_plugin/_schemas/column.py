@@ -75,8 +75,8 @@ def from_glue(
     """What is in records that were written with the AWS Glue Schema Registry: Avro, JSON or Protobuf, by their headers.
 
     Each record is read with the schema version that its header names; executors ask the registry for it once in a
-    process. The column's type has to be known before: it is that of `schema_version` of `schema_name`, asked for here,
-    or `schema`. Avro records of other versions become rows of that one by Avro's rules; JSON and Protobuf give the
+    process. The column's type has to be known before: it is looked up here from `schema_version` of `schema_name`, or
+    is `schema`. Avro records of other versions become rows of that one by Avro's rules; JSON and Protobuf give the
     fields that have the same names. A null stays null.
 
     Args:
@@ -150,7 +150,7 @@ def planned_records(
         aws=client.aws,
         endpoint_url=client.endpoint_url,
         of_schema=None if schema_name is None else (registry, schema_name),
-        # With a type of the user's own there is no version for Avro's rules to aim at.
+        # With a type of the user's own, Avro's rules have no target version.
         reader=reader if schema is None else None,
         message=message,
         kind=kind,
@@ -184,7 +184,7 @@ def _parsed(options: Mapping[str, str]) -> KinesisOptions:
     for key in options:
         found = find_option(key)
         if found is None or found[0].name not in _TAKEN:
-            raise OptionError.irrelevant(key, None, "from_glue, which takes those of credentials, region and Glue")
+            raise OptionError.irrelevant(key, None, "from_glue, which takes options of credentials, region and Glue")
     return KinesisOptions.parse(options, stream_required=False)
 
 

@@ -1,4 +1,4 @@
-"""JSON Schemas of the registry: what they are in Spark, those of columns, and whether a document fits."""
+"""JSON Schemas of the registry: their types in Spark, schemas of columns, and whether a document fits."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

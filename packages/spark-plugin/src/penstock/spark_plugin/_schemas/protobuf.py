@@ -144,7 +144,7 @@ def _is_map(field: Any) -> bool:
 
 
 def protobuf_decoder(definition: str, message: str | None, kind: DataType, schema_name: str) -> Callable[[bytes], Any]:
-    """What reads a payload: its message, which has to be the given one, as far as `kind` has fields of its names."""
+    """The decoder of a payload: it checks the message, and reads the fields that `kind` has."""
     file = proto_file(definition)
     if not isinstance(kind, StructType):
         raise SchemaError("data", f"is {kind.simpleString()}; a Protobuf message is a struct")
@@ -217,7 +217,7 @@ def _itself(value: Any) -> Any:
 def check_protobuf_fields(
     fields: Sequence[StructField], definition: str, message: str | None, schema_name: str
 ) -> None:
-    """Check that rows of these columns can be written as a message, as far as types show.
+    """Check that rows of these columns can be written as a message, by their types.
 
     Raises:
         SchemaError: a column has no field; the error names the first one.
@@ -253,7 +253,7 @@ def _check(file: ProtoFile, fields: Sequence[StructField], message: Any, path: s
     missing = [one.name for one in message.fields if one.is_required and one.name not in {this.name for this in fields}]
     if missing:
         full = f"{path}.{missing[0]}" if path else missing[0]
-        raise SchemaError(full, f"schema {schema_name!r} requires it, and there is no such column: add it")
+        raise SchemaError(full, f"schema {schema_name!r} requires it, and the rows lack the column: add it")
 
 
 def _check_single(file: ProtoFile, kind: DataType, field: Any, path: str, schema_name: str) -> None:

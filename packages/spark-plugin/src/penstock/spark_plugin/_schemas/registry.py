@@ -49,9 +49,9 @@ class GlueSchemaRegistry(GlueSchemas):
     def registered(
         self, registry: str, schema: str, data_format: str, definition: str, compatibility: str
     ) -> SchemaVersion:
-        """The version with this definition; registered when there is none, with its schema where that is missing.
+        """The version with this definition; it is registered if it does not exist, with its schema if that is missing.
 
-        `compatibility` is that of a new schema.
+        `compatibility` is for a new schema.
 
         Raises:
             SparkPluginError: the definition is not compatible with the versions before it.

@@ -33,7 +33,7 @@ _MESSAGE_FIELDS = ("messageGroupId", "messageDeduplicationId", "delaySeconds")
 
 
 def dead_letter_folder(path: str, options: Mapping[str, str] | None = None) -> Path | Place:
-    """The folder that the option `deadLetterPath` means; `options` are those of AWS that the write has.
+    """The folder that the option `deadLetterPath` means; `options` are the write's options of AWS.
 
     Raises:
         OptionError: the folder is neither on a mounted file system nor on one that Arrow reaches.
@@ -205,7 +205,7 @@ class DeadLetterFile:
 
 
 class DeadLetterFileHandler:
-    """Keeps what the writer of one stream gives up; a terminal record handler of the sink."""
+    """Keeps the records that the writer of one stream cannot deliver; a terminal record handler of the sink."""
 
     takes_many = True
 
@@ -239,7 +239,7 @@ class DeadLetterFileHandler:
 
 
 def data_and_fields(entry: Any) -> tuple[bytes, dict[str, Any]]:
-    """The data of an entry that was given up, and its other fields by the names of their columns."""
+    """The data of an entry that was not delivered, and its other fields by the names of their columns."""
     if isinstance(entry, SqsRequestEntry):
         fields = entry.group_id, entry.deduplication_id, entry.delay_seconds
         return entry.body.encode(), dict(zip(_MESSAGE_FIELDS, fields, strict=True))

@@ -26,9 +26,9 @@ class WriteAttempt:
     """Which part of which write runs here."""
 
     job: str
-    """The query's id, or that of the job for a write that is not a stream."""
+    """The id of the query, or of the job for a write that is not a stream."""
     batch: int
-    """Of the micro-batch; 0 for a write that is not a stream."""
+    """Number of the micro-batch; 0 for a write that is not a stream."""
     partition: int
     attempt: int
     """Counts the task's attempts from zero: not part of its records' ids."""
@@ -36,7 +36,7 @@ class WriteAttempt:
     """The query's id, for a write in its `foreachBatch` that is named by its job. Of dead letters alone, as are those
     below: ids are the same each time."""
     run: str = ""
-    """Of the query, for such a write, where it is known: a micro-batch that runs again does so in another run."""
+    """The query's run, for such a write, if it is known: a micro-batch that runs again does so in another run."""
     write: str = ""
     """Tells writes apart that go by the same name."""
     is_stream: bool = False
@@ -71,7 +71,7 @@ def this_attempt(job: str | None, write_id: str, *, is_stream: bool) -> WriteAtt
         int(batch or 0) if in_query else 0,
         task.partitionId() if task is not None else 0,
         task.attemptNumber() if task is not None else 0,
-        # With a new checkpoint micro-batches are counted anew, and are others.
+        # With a new checkpoint micro-batches are counted from zero, and are others.
         query=query if is_named else "",
         run=_run() if is_named else "",
         write="" if is_stream or name == write_id else _short(write_id) if is_named else write_id,
@@ -82,7 +82,7 @@ def this_attempt(job: str | None, write_id: str, *, is_stream: bool) -> WriteAtt
 def _run() -> str:
     """The query's run, by its group of jobs; empty where `foreachBatch` has set a group of its own for its writes."""
     group = task_property("spark.jobGroup.id") or ""
-    # Spark's own is the run's id, and its tasks are interrupted by a stop; those of users seldom are either.
+    # Spark's own group is the run's id, and a stop interrupts its tasks; groups of users are seldom like that.
     is_the_querys = _RUN_ID.fullmatch(group) and task_property("spark.job.interruptOnCancel") == "true"
     return _short(group) if is_the_querys else ""
 
@@ -117,7 +117,7 @@ class Records:
     streams: Any
     """A column of names of streams; None: all go to the stream of the options."""
     first_row: int
-    """Of the task's rows, counted from zero."""
+    """Number of the first row in the task, counted from zero."""
     faults: Mapping[int, str] = field(default_factory=dict)
     """Why the value's schema does not take rows, by their place."""
 
@@ -191,7 +191,7 @@ class RecordMaker:
 
 
 def by_stream(records: Records, default: str | None) -> Iterator[tuple[str | None, Records]]:
-    """The records of each stream; None for those whose stream is null while there is no default."""
+    """The records of each stream; None for records whose stream is null without a default."""
     if records.streams is None:
         yield default, records
         return

@@ -54,7 +54,7 @@ def make_sink(
     session: "AwsSession | None" = None,
     caller: "AwsLocation | None" = None,
 ) -> Any:
-    """The sink for a stream; for that of the options by default. With a `session` it is not made anew of the options.
+    """The sink for a stream; by default the stream of the options. A `session` is used instead of a new one.
 
     `caller` is where the stream is, for the gateway to compare.
 
@@ -153,7 +153,7 @@ class Stall:
 class WriteSummary(async_sink.WriteSummary, WriterCommitMessage):
     """What one write task did; the sink's commit message.
 
-    `dead_letters` are the records in `deadLetterPath`; of several tasks, `seconds` are those of the longest.
+    `dead_letters` are the records in `deadLetterPath`; for several tasks, `seconds` is the time of the longest.
     """
 
 

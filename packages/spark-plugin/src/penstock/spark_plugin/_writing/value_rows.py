@@ -98,7 +98,7 @@ _PLAIN: dict[type[DataType], Any] = {
 def avro_schema(schema: StructType, columns: Sequence[str] = ()) -> str:
     """The Avro schema, as JSON, of the records that `valueFormat=avro` makes of rows of this Spark schema.
 
-    `columns` are those of `valueColumns`; by default all but the partition key's, the hash key's and the stream's, as
+    `columns` are the `valueColumns`; by default all but the partition key's, the hash key's and the stream's, as
     the writer has them. Readers need it: `from_avro(data, avro_schema(df.schema))`.
 
     Raises:

@@ -93,7 +93,7 @@ def join(parts: list[Any], separator: str | bytes = "") -> Any:
 
 
 def content_of(column: Any) -> bytes:
-    """The bytes of all values of a column of strings, one behind the other; those of nulls may be among them."""
+    """The bytes of all values of a column of strings, one after the other; bytes of nulls may be among them."""
     _, offsets, content = column.buffers()
     if content is None or len(column) == 0:
         return b""
@@ -110,8 +110,8 @@ def smallest_byte(content: bytes) -> int:
 def csv_rows(batch: Any, delimiter: str) -> Any:
     """A column of strings: one line per row, without its end.
 
-    A null is nothing at all, an empty text is `""`. A text with the delimiter, a quote or a line break stands in
-    quotes, its quotes doubled.
+    A null is nothing at all, an empty text is `""`. A text with the delimiter, a quote or a line break is
+    quoted, with its quotes doubled.
     """
     special = f'[{re.escape(delimiter)}"\\r\\n]|^$|^\\s|\\s$'
     fields = []
@@ -138,7 +138,7 @@ def json_rows(batch: Any) -> Any:
 def _objects(names: list[str], columns: list[Any], rows: int) -> Any:
     if not columns:
         return pa.array(["{}"] * rows, pa.string())
-    # Fields have their comma before them; that of the first one is taken out again where there may be no first one:
+    # Fields have their comma before them; the first comma is removed again if the first field may be missing:
     # a join that skips nulls would lose rows of nulls alone.
     first_may_lack = columns[0].null_count > 0
     parts, constant = [], "{"

@@ -156,9 +156,7 @@ def _schema_name(options: KinesisOptions) -> str:
     if options.schema_name is not None:
         return options.schema_name
     if len(options.stream_name) != 1:
-        raise OptionError.missing(
-            "schemaName", "rows name their streams, so that there is no one stream to name it after"
-        )
+        raise OptionError.missing("schemaName", "rows name their streams, and no single stream gives it a name")
     return options.stream_name[0]
 
 

@@ -90,10 +90,10 @@ class _Writer:
         """Write a task's rows, and return when every one of them is acknowledged or a dead letter on disk.
 
         Raises:
-            SparkPluginError: a row cannot be written as it is, and there is no `deadLetterPath`.
+            SparkPluginError: a row cannot be written as it is, without a `deadLetterPath`.
             SparkPluginError: the destination took nothing for `stallTimeout`.
             SparkPluginError: dead letters cannot be kept.
-            penstock.async_sink.errors.SinkError: a record was refused for good; the message names it.
+            penstock.async_sink.errors.SinkError: a record was refused permanently; the message names it.
         """
         limit_collections()
         options = self._options
@@ -222,7 +222,7 @@ class _Writer:
     def _log_commit(self, messages: Sequence[WriterCommitMessage | None], what: str) -> None:
         limit_collections()
         if _WORKER_LOGGING in os.environ:
-            # Spark collects what is logged in this process of its own, in which nobody else can set a level.
+            # Spark collects the log of this process, in which users cannot set a level.
             _log.setLevel(logging.INFO)
         _log.info("wrote %s to %s: %s", what, self._destination, total(messages))
 

@@ -264,9 +264,9 @@ def _after(
     if start is None or start.shards is not None or start.type is PositionOptionType.TRIM_HORIZON:
         return ShardPosition.trim_horizon()
     if start.type is PositionOptionType.LATEST:
-        # Nothing, unless the end lies in the future.
+        # Nothing, unless the end is in the future.
         return ShardPosition.at_timestamp(_latest_millis(session, options, default_end_micros))
-    # Of a millisecond that it cuts nothing is left: records arrive at whole ones.
+    # A millisecond that it cuts is left out: records arrive at whole milliseconds.
     return ShardPosition.at_timestamp(-(-_micros(session, options, start, 0) // 1000))
 
 

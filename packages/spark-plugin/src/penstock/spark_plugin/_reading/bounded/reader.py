@@ -40,7 +40,7 @@ class BoundedPartition(InputPartition):
 class KinesisBatchReader(DataSourceReader):
     """Reads, by polling, what the streams hold between `initialPosition` and `endingPosition`.
 
-    Every task reads its shards from Kinesis itself: there is no reader whose life it could share.
+    Every task reads its shards from Kinesis itself: bounded reads have no long-lived reader.
     """
 
     def __init__(self, options: KinesisOptions) -> None:
@@ -116,7 +116,7 @@ async def _plan(
                 # aggregates would come here that a stream, which lists all shards, leaves to other shards.
                 keys.learn(await list_with(client, identity, (), options.retry_patience))
             found = bounds.of_stream(stream, listed, keys, fail_on_data_loss=options.fail_on_data_loss)
-            purpose = f"cannot tell whether {stream} is deleted and created again while it is read"
+            purpose = f"cannot check whether {stream} is deleted and created again while it is read"
             summary = await describe_stream(client, options.arn_of(stream) or stream, purpose, options.retry_patience)
             if summary is not None:
                 found = (replace(one, created_millis=summary.created_millis) for one in found)

@@ -193,7 +193,7 @@ class _ShardRead:
         self._before_micros = shard.before_micros
         """The bound in time; None once the first record beyond it is known."""
         self._beyond: int | None = None if shard.upto is None else int(shard.upto) + 1
-        """The first sequence number beyond either bound, as far as it is known."""
+        """The first sequence number beyond either bound, if it is known."""
         self.children: Sequence[Shard] = ()
         self.is_at_tip = self.is_quiet = False
         self.batches = self._records()
@@ -242,7 +242,7 @@ class _ShardRead:
         """Prove that the records had no hole, once all of them came.
 
         Raises:
-            DataLossError: records have expired, or nothing proves that none has, and `failOnDataLoss`.
+            DataLossError: records have expired, or their completeness cannot be proved, and `failOnDataLoss`.
         """
         await self._read.prove()
 
@@ -265,7 +265,7 @@ class _ShardRead:
         return records.slice(0, count)
 
     async def _first_record(self, millis: int) -> int | None:
-        """The sequence number of the first record that arrived at a time or later; None if there is none yet."""
+        """The sequence number of the first record that arrived at a time or later; None if it does not exist yet."""
         while not is_seen(self._clock, millis):
             await wait_until_seen(self._clock, millis)
         found = self._finder.read_once(self.stream, self.shard.shard_id, ShardPosition.at_timestamp(millis))

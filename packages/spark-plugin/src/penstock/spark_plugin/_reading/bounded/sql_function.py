@@ -21,7 +21,7 @@ def register(spark: "SparkSession") -> None:
     """Make `read_kinesis` a table function of the session's SQL: a bounded read, by the options of the data source.
 
     `SELECT * FROM read_kinesis('flights', initialPosition => 'TRIM_HORIZON')` has the columns of
-    `format("kinesis")`; the first argument is `streamName`. It is read anew each time, up to the moment at which it
+    `format("kinesis")`; the first argument is `streamName`. It is read again each time, up to the moment at which it
     runs, and by one task, whatever the number of shards: to read in parallel, make a view `USING kinesis`. On Spark
     Connect the package has to be installed beside the server, too.
 

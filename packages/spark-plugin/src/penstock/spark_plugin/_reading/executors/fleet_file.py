@@ -1,7 +1,8 @@
 """The readers of a session, in a file that the driver writes and the source processes of its queries read.
 
-Spark gives the process of a source none of the session's objects, but the folder of its files, which is that of the
-driver, on the same machine, and goes with the session. The file is its user's alone: it holds the readers' token.
+Spark gives the process of a source none of the session's objects, except the folder of its files. That folder belongs
+to the driver, on the same machine, and is removed with the session. Only its user can read the file, which holds the
+readers' token.
 """
 
 import json
@@ -27,11 +28,11 @@ class ExecutorReader:
     address: str
     """`host:port` of its gRPC service."""
     socket: str | None
-    """Path of its Unix socket, for tasks of its machine; None where there is none."""
+    """Path of its Unix socket, for tasks of its machine; None without one."""
     host: str
-    """Of its executor, as Spark knows it."""
+    """Host of its executor, as Spark knows it."""
     pid: int
-    """Of its Python worker, on that machine."""
+    """Process id of its Python worker, on that machine."""
 
 
 class FleetFile:
@@ -83,7 +84,7 @@ class ExecutorFleet:
             token=content["token"],
             ca_certificates=None if authority is None else authority.encode(),
             server_name=content["server_name"],
-            # Where readers listen without TLS, start_readers was asked to, or none of them leaves this machine.
+            # Where readers listen without TLS, start_readers was asked to, or they all run on this machine.
             allow_plain_text_token=authority is None,
         )
 
@@ -103,7 +104,7 @@ class ExecutorFleet:
             return None
 
     def addresses(self) -> list[str]:
-        """Of the readers that are there now.
+        """The addresses of the readers that run now.
 
         Raises:
             ExecutorReadersError: there will be none any more.

@@ -350,7 +350,7 @@ def _check_session(context: "SparkContext") -> None:
     if type(context._gateway).__name__ != "ClientServer":
         raise ExecutorReadersError(
             "PYSPARK_PIN_THREAD=false lets all threads of Python share one of the JVM, and the group of the readers' "
-            "jobs would be that of every job: leave the variable out"
+            "jobs would include every job: leave the variable out"
         )
     threshold = "spark.speculation.task.duration.threshold"
     if context.getConf().get("spark.speculation", "false") == "true" and context.getConf().get(threshold) is not None:

@@ -1,7 +1,7 @@
-"""Who is there: readers keep a connection to the driver for as long as they serve, and end when it ends.
+"""The readers that run: each keeps a connection to the driver while it serves, and ends when the connection ends.
 
 A line of JSON each way, and then silence: a reader that is killed is missed at once, as its system closes the
-connection, and one whose machine is gone within half a minute. Nobody is on it without the session's token.
+connection, and one whose machine is gone within half a minute. Only readers with the session's token are accepted.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from penstock.spark_plugin._reading.executors.fleet_file import ExecutorReader
 from penstock.spark_plugin.errors import ExecutorReadersError, MissingLibraryError
 
 SERVER_NAME = "penstock-readers"
-"""In the certificate: executors come and go at addresses that nobody knows when it is made."""
+"""In the certificate: the addresses of executors are not known when it is made."""
 _SKEW = timedelta(days=1)
 _LIFE = timedelta(days=3650)
 """Its key lives no longer than the session does."""
@@ -38,7 +38,7 @@ class SessionCertificate:
 
 
 def make_certificate(now: datetime | None = None) -> SessionCertificate:
-    """Make one anew.
+    """Make a new certificate.
 
     Raises:
         MissingLibraryError: what makes certificates is not installed.
@@ -89,16 +89,16 @@ class Invitation:
     """What a reader needs to know: goes to executors as a broadcast variable. Holds secrets, which its repr hides."""
 
     host: str
-    """Of the driver, where the roster is."""
+    """Host of the driver, where the roster is."""
     port: int
     token: str = field(repr=False)
-    """Of the roster and of the readers."""
+    """Token of the roster and of the readers."""
     options: dict[str, str] = field(repr=False)
-    """Of the readers: how AWS is reached, and the buffers."""
+    """Options of the readers: how AWS is reached, and the buffers."""
     loopback: bool
     """Whether readers stay on 127.0.0.1."""
     certificate: SessionCertificate | None
-    """Of the roster and of the readers; None for plain text."""
+    """Certificate of the roster and of the readers; None for plain text."""
 
 
 class Roster:

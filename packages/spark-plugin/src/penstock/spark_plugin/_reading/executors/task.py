@@ -1,4 +1,4 @@
-"""A shard reader as a task: it runs on an executor until its driver lets go of it."""
+"""A shard reader as a task: it runs on an executor until its driver releases it."""
 
 import logging
 import os
@@ -41,7 +41,7 @@ def serve(number: int, invitation: Invitation) -> None:
     """Serve as a reader of the session, until the driver closes the roster, the executor ends, or either is gone.
 
     Raises:
-        Exception: the reader cannot be started; the driver has been told why.
+        Exception: the reader cannot be started; the failure was reported to the driver.
     """
     # The worker is this task's for as long as it serves.
     collect_seldom()
@@ -98,7 +98,7 @@ def _wait(roster: socket.socket, wakened: socket.socket) -> str:
         if wakened in ready:
             return "the executor ends"
         if roster in ready:
-            return "the driver has let go of it"
+            return "the driver released it"
         if os.getppid() != parent:
             return "the executor is gone"
 

@@ -1,4 +1,4 @@
-"""Where the reader in the driver listens, and the address under which tasks find it, by what the JVM was told."""
+"""Where the reader in the driver listens, and the address where tasks find it, from the settings of the JVM."""
 
 import os
 import re
@@ -92,7 +92,7 @@ READER_HOST = "PENSTOCK_READER_HOST"
 LOOPBACK = "127.0.0.1"
 _WILDCARDS = frozenset({"0.0.0.0", "::", "*"})
 _OWN_NAMES = ("SPARK_LOCAL_HOSTNAME", "SPARK_LOCAL_IP", "SPARK_DRIVER_BIND_ADDRESS", "NM_HOST")
-"""Variables in which Spark is told its host: by its user, by Kubernetes, and by YARN for a driver in a container."""
+"""Variables with Spark's host: set by its user, by Kubernetes, and by YARN for a driver in a container."""
 _ANYWHERE = ("192.0.2.1", 9)
 """An address of documentation, to which nothing is sent: which of its own would this machine use to get there?"""
 

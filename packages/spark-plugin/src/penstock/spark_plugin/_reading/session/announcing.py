@@ -1,4 +1,4 @@
-"""Announces where a query's readers are, and how they fare: without it nobody but the query would know of them."""
+"""Announces a query's readers, and their condition: otherwise only the query would know of them."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The options, as the packages that reading stands on take them."""
+"""The options, as the packages below accept them."""
 
 from datetime import timedelta
 
@@ -27,7 +27,7 @@ def reader_config(options: KinesisOptions) -> ReaderConfig:
 
 
 def session_settings(options: KinesisOptions) -> SessionSettings:
-    """What a reader behind an endpoint is told for this query's session."""
+    """The settings of this query's session at a reader behind an endpoint."""
     config = reader_config(options)
     publisher = config.publisher
     transport = publisher.subscribe_transport

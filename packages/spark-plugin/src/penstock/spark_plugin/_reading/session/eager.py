@@ -1,4 +1,4 @@
-"""Stream consumers that are registered with the DataFrame (FLIP-128, `eager`), and let go if no query takes them."""
+"""Stream consumers that are registered with the DataFrame (FLIP-128, `eager`), and released if no query takes them."""
 
 import contextlib
 import logging

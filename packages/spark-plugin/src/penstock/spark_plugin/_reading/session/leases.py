@@ -104,7 +104,8 @@ class QueryLeases:
             RegistrationError: a consumer cannot be leased; those before it are held, and are not asked for again.
         """
         held = self._held.streams
-        missing = tuple(one for one in streams if one not in held)  # all, or those of a pattern, which have no ARNs
+        # All, or the streams of a pattern, which have no ARNs.
+        missing = tuple(one for one in streams if one not in held)
         for request in lease_requests(replace(self._options, stream_name=missing), self._job_id, self._query):
             self._held.acquire(request, waiting(request))
 
@@ -118,7 +119,7 @@ class QueryLeases:
         return self._held.leases(self._used)
 
     def check(self) -> None:
-        """Raise LeaseLostError if one of the leases is no longer held."""
+        """Raise LeaseLostError if a lease was lost."""
         with _named():
             self._held.check()
 
@@ -154,7 +155,7 @@ class QueryLeases:
 
 @contextmanager
 def _named() -> Iterator[None]:
-    """Raise the registry's errors as those of a query."""
+    """Raise the registry's errors as errors of a query."""
     try:
         yield
     except LostLease as error:

@@ -11,7 +11,7 @@ from penstock.rpc import is_answered
 from penstock.spark_plugin.errors import SparkPluginError
 
 CONNECT_SECONDS = 5.0
-"""Longer than any network in one piece needs; gRPC by itself would try for twenty."""
+"""Longer than any network in one piece needs; gRPC would try for twenty."""
 _REFUSED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 
 _reached: dict[tuple[int, str], None] = {}
@@ -37,7 +37,7 @@ def near_endpoints(sockets: Mapping[str, Path]) -> dict[str, str]:
 def check_reachable(address: str, *, timeout_seconds: float = CONNECT_SECONDS) -> None:
     """Connect to `host:port` once in this process, and leave.
 
-    gRPC tells that it failed to connect, but late, and not always why.
+    gRPC reports a failed connection late, and not always with the reason.
 
     Raises:
         SparkPluginError: no connection within the time.
@@ -67,7 +67,7 @@ def _remember(address: str) -> None:
 
 
 def forget(address: str) -> None:
-    """Connect anew before the next task: the reader went away."""
+    """Connect again before the next task: the reader went away."""
     with _lock:
         _reached.pop((os.getpid(), address), None)
 

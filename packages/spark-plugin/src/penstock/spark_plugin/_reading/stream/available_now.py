@@ -329,7 +329,7 @@ class AvailableNow:
         self._target: Target | None = None
 
     def target(self, start: StreamPositions) -> Target:
-        """Where the run ends that stands at `start`; found at the first call."""
+        """Where a run that has reached `start` ends; found at the first call."""
         if self._target is None:
             self._target = asyncio.run(self._find(start))
         return self._target

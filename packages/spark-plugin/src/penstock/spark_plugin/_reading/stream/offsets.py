@@ -15,7 +15,7 @@ MOST_DEFAULT_PARTITIONS = 8
 """Beyond this, the cost of a partition outweighs what it adds on one host."""
 
 WORTHWHILE_BYTES = 64 * 1024
-"""Of a partition: reading less takes no time beside the 2 to 20 ms that each further partition costs."""
+"""Bytes that are worth a partition: reading less takes no time beside the 2 to 20 ms that a partition costs."""
 
 
 def default_max_partitions(cores: int | None = None) -> int:
@@ -97,7 +97,7 @@ class LeastRecords:
         self._since: float | None = None
 
     def holds(self, records: int, now: float, *, is_full: bool) -> bool:
-        """Whether so many are too few at this moment. Once there are enough, the next one's wait begins anew.
+        """Whether so many are too few at this moment. Once there are enough, the next wait begins.
 
         Buffers, or a micro-batch, that are full get no more: what they hold is read.
         """
@@ -172,7 +172,7 @@ def batch_limit(
 
 
 def default_limit(max_records: int | None, max_bytes: int | None) -> ReadLimit:
-    """The limit that Spark is told of. It knows no limit on both: records go first, and bytes are added again later.
+    """The limit for Spark, which has no limit on both: records go first, and bytes are added again later.
 
     Without any it is a limit that nothing reaches: so `ReadAllAvailable` comes with `Trigger.Once` alone.
     """
@@ -195,11 +195,11 @@ class Offset:
     is_initial: bool = False
     """Whether it is where a query begins, not what a micro-batch has read."""
     since: StreamPositions | None = None
-    """Of the end of a micro-batch that did not start at the end before it: where it started. That is the first one, and
-    one before which streams were added or given up."""
+    """Where a micro-batch started, if not at the end before it. That is the first micro-batch, and one before which
+    streams were added or dropped."""
     epoch: int = 0
     """Number of the run that logged it, among the runs of this query at its shard-reader services: each driver that
-    goes on from here gets a larger one. 0 without services."""
+    continues from here gets a larger one. 0 without services."""
     query: str = ""
     """A name of this query, the same in all runs, by which a run takes the lease of its predecessor over, and of which
     `efoConsumerName` is made where it was left out. Empty by polling, and for a query with a `jobId` and that."""
@@ -261,7 +261,7 @@ class OffsetMemory:
     """The last few offsets, as JSON and parsed.
 
     For one micro-batch Spark asks with the same two about five times, each time with all shards in them. To compare
-    documents takes a fraction of parsing one. Whoever hands a document over does not change it afterwards.
+    documents takes a fraction of parsing one. Callers do not change a document afterwards.
     """
 
     def __init__(self) -> None:
@@ -326,7 +326,7 @@ def with_ended(before: StreamPositions, after: StreamPositions) -> StreamPositio
     """The later positions, with those shards at their end that the earlier ones have and these do not.
 
     A shard leaves the positions of a reader in the step after the one that shows its end. Where two steps become one,
-    that end would be missing. The first record of the two steps is that of the earlier one.
+    that end would be missing. The first record of the two steps is the first record of the earlier one.
     """
     return StreamPositions(
         {

@@ -21,7 +21,7 @@ def stream_reader(options: KinesisOptions) -> DataSourceStreamReader:
 
 
 class RefusedStreamReader(DataSourceStreamReader):
-    """Raises why there is no reader, whatever Spark asks of it.
+    """Raises the reason for the missing reader, whatever Spark calls.
 
     What a source's `streamReader` raises itself ends in Spark's process as an `UnboundLocalError` of its own.
     """
@@ -31,19 +31,19 @@ class RefusedStreamReader(DataSourceStreamReader):
         self._error = error
 
     def initialOffset(self) -> dict[str, Any]:
-        """The first question of a new query."""
+        """The first call of a new query."""
         raise self._error
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # parameters say that it takes limits
-        """A question of a query that goes on."""
+        """A call of a running query."""
         raise self._error
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The first question of a query that goes on with a micro-batch that was logged."""
+        """The first call of a query that continues with a logged micro-batch."""
         raise self._error
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """A question of a task; there is none without partitions."""
+        """A call of a task, which never comes without partitions."""
         raise self._error
 
 
@@ -51,11 +51,11 @@ class PlainStreamReader(DataSourceStreamReader):
     """Asks a `KinesisStreamReader` what Spark 4.2 would.
 
     The start is known all the same: it is the end of the last micro-batch, which older ones show as a range of its own
-    when a query goes on from a checkpoint, before anything else; without a checkpoint it is the initial offset.
+    when a query continues from a checkpoint, before anything else; without a checkpoint it is the initial offset.
 
-    A run that ends by itself (`Trigger.AvailableNow`, `Trigger.Once`) is one micro-batch there, and nothing tells it
-    from others. So the first micro-batch of every run reads all that was there when the run began, whatever the limit:
-    a run that ends by itself would leave the rest. The limits bound those that follow.
+    A run that ends on its own (`Trigger.AvailableNow`, `Trigger.Once`) is one micro-batch there, and cannot be
+    distinguished from others. So the first micro-batch of every run reads all that was there when the run began,
+    whatever the limit: otherwise such a run would leave the rest. The limits bound the micro-batches that follow.
     """
 
     def __init__(self, reader: KinesisStreamReader, options: KinesisOptions) -> None:
@@ -97,7 +97,7 @@ class PlainStreamReader(DataSourceStreamReader):
         return ReadAllAvailable()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The ranges between two offsets; the first two that Spark asks with say where a query goes on from."""
+        """The ranges between two offsets; the first two say where a query continues."""
         self._start = end
         return self._reader.partitions(start, end)
 

@@ -25,7 +25,7 @@ _END_SECONDS = 10.0
 
 
 class StreamDiscovery:
-    """Looks for further streams from time to time, by a thread of its own: the query goes on meanwhile.
+    """Looks for further streams from time to time, in a thread of its own, while the query continues.
 
     What fails is reported in a warning and by `failure`, and is done again at the next time.
 
@@ -126,7 +126,7 @@ class QueryStreams:
         return self._positions(self.options)
 
     def begin(self, offset: Offset) -> StreamPositions:
-        """Where this run goes on from an offset: added streams are at their beginning, those given up are not there.
+        """Where this run continues from an offset: added streams are at their beginning, dropped ones are left out.
 
         Raises:
             OffsetError: the offset has a stream that is not read any more, and `failOnDataLoss` is true.
@@ -138,12 +138,12 @@ class QueryStreams:
             raise OffsetError(
                 f"the checkpoint is of the streams {', '.join(sorted(known))}; the query reads "
                 f"{', '.join(sorted(read))}. "
-                f"Read {', '.join(gone)} again, begin a new checkpoint, or set failOnDataLoss to false to give up what "
+                f"Read {', '.join(gone)} again, begin a new checkpoint, or set failOnDataLoss to false to skip what "
                 "was not read of it"
             )
         for stream in gone:
             if stream not in self._added:
-                _log.warning("stream %s is given up at its last position in the checkpoint: it is not read", stream)
+                _log.warning("stream %s is dropped at its last position in the checkpoint: it is not read", stream)
                 self._added[stream] = StreamPositions({})
         added = [stream for stream in read if stream not in known]
         if not gone and not added:
@@ -172,14 +172,14 @@ class QueryStreams:
         self._added |= found
 
     def readable(self, start: StreamPositions, end: StreamPositions) -> tuple[StreamPositions, StreamPositions]:
-        """Both ends of a range that was logged, without streams that were given up and do not exist any more."""
+        """Both ends of a range that was logged, without streams that were dropped and no longer exist."""
         options = self.options
         given_up = {stream for one in (start, end) for stream in one.streams} - set(options.stream_name)
         if not given_up:
             return start, end
         lost = given_up.difference(existing(self._session(), {one: one for one in given_up}, options.retry_patience))
         for stream in sorted(lost):
-            _log.warning("stream %s does not exist: what was not read of it is given up", stream)
+            _log.warning("stream %s does not exist: what was not read of it is skipped", stream)
         return _without(start, lost), _without(end, lost)
 
     def _session(self) -> "AwsSession":
@@ -190,7 +190,7 @@ class QueryStreams:
         return AwsSession(aws_options(self._given))
 
     def _beginning(self, stream: str) -> StreamPositions:
-        """Of a stream that the checkpoint does not know; resolved once, as LATEST is another moment each time."""
+        """The beginning of a stream that the checkpoint does not contain; resolved once, because LATEST changes."""
         if stream not in self._added:
             self._added[stream] = self._positions(self._alone(stream))
         return self._added[stream]

@@ -62,7 +62,7 @@ _TRIGGER_DELAY_SECONDS = 900.0
 _TIPS_PATIENCE_SECONDS = 10.0
 """How long to wait for shards of which nothing is known, while there is nothing else to read."""
 _PAUSE_SECONDS = 0.05
-"""Between looks at shards that are behind, while others, which are read as far as they were, have more and more."""
+"""Between looks at shards that are behind, while others, which are at their end, get more records."""
 
 
 class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -127,7 +127,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @with_remedies
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query begins: LATEST is resolved once, and stands in the checkpoint as a time.
+        """Where a new query begins: LATEST is resolved once, and is a time in the checkpoint.
 
         Spark asks twice, before the first micro-batch and again when it plans its partitions; and a third time after a
         crash in that micro-batch. So no session is opened here: the end of that micro-batch is where it has to be.
@@ -178,7 +178,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ended, reshards = turnover(positions, latest)
         self._ended_shards, self._reshards = self._ended_shards + ended, self._reshards + reshards
         self._planned_from_ns = began_ns
-        # A reader in this process is nobody else's.
+        # A reader in this process serves only this query.
         epoch = session.reader.epoch if session.reader.endpoint else 0
         return self._offsets.to_json(offset.followed_by(latest, positions if begins_anew else None, epoch, self._query))
 
@@ -217,7 +217,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         positions = self._offsets.parse(end).positions
         shards = {(stream, shard) for stream, shards in positions.streams.items() for shard in shards}
         if shards != self._committed:
-            # The reader lets go of shards that have left the positions.
+            # The reader releases shards that have left the positions.
             self._released.look(self._session.reader.stats)
             self._committed = shards
         self._session.reader.commit(self._streams.keys.keyed(positions))
@@ -249,7 +249,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             session.close()
 
     def _open(self, named: StreamPositions, *logged: Offset) -> "ReadingSession":
-        """The session, opened at the positions if there is none, by what the offsets say of runs before this one."""
+        """The session. The first call opens it at the positions, with what the offsets say of earlier runs."""
         if self._session is None:
             after_epoch = max(offset.epoch for offset in logged)
             if self._query:
@@ -283,7 +283,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return (self._session_factory or ReadingSession)(*about)
 
     def _with_found(self, session: "ReadingSession", offset: Offset, positions: StreamPositions) -> StreamPositions:
-        """The positions, with those of streams that were found meanwhile: they are read from now on."""
+        """The positions, with the streams that were found meanwhile: they are read from now on."""
         found = self._discovery.news() if self._discovery is not None else {}
         if not found:
             return positions
@@ -448,7 +448,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             cuts = self._cuts(session, start, end, least)
             return [tuple(keys.keyed_range(one) for one in group) for group in divide_by_cuts(cuts)]
         if self._planned_records:
-            # After a restart nobody knows how much a logged range holds.
+            # After a restart the size of a logged range is unknown.
             most = worthwhile_partitions(self._planned_bytes, least, most)
         stats = session.reader.stats() if most > 1 else []
         weights = {(one.stream_name, one.shard_id): one.buffered_bytes for one in stats}
