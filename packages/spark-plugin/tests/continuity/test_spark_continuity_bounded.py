@@ -246,7 +246,7 @@ def test_reads_that_meet_at_a_time_share_no_record_and_leave_none_out(seed: int)
         assert sorted(divided) == sorted(source.keys)
 
 
-def test_a_read_whose_end_has_passed_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_with_an_end_in_the_past_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A later record shows that it is complete; only the tip of a shard has to be looked at again."""
     clock = ManualClock(1_750_000_000.0)
     with source_of(clock) as source:
@@ -260,7 +260,7 @@ def test_a_read_whose_end_has_passed_waits_for_nothing(monkeypatch: pytest.Monke
 
 
 @PROFILES
-def test_an_end_that_is_to_come_is_waited_for(profile: str) -> None:
+def test_read_waits_for_an_end_in_the_future(profile: str) -> None:
     """What arrives between planning and the end belongs to the read, and what comes later does not."""
     clock = OtherClock(0.0)
     with source_of(clock, Behaviour.profile(profile, seed=7)) as source:

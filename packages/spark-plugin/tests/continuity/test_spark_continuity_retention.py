@@ -60,7 +60,7 @@ def test_spark_fails_a_query_whose_records_have_expired(
 @PROFILES
 @PUBLISHERS
 @FAILS
-def test_a_restarted_query_is_told_what_expired_beyond_its_offset(world: World, publisher: str, fail: bool) -> None:
+def test_restarted_query_reports_records_that_expired(world: World, publisher: str, fail: bool) -> None:
     """Where Kinesis refuses the offset, and where it reads on from it without a word."""
     query = Query(world.options(publisher, fail=fail))
     first = world.put(2)

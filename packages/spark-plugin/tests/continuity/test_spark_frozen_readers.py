@@ -122,7 +122,7 @@ def test_tasks_that_cannot_read_kinesis_wait_for_a_frozen_source(
         assert reading.result() == sorted(rows)
 
 
-def test_a_frozen_reader_is_told_and_its_shards_move(emulator: RunningEmulator, readers: Readers) -> None:
+def test_frozen_reader_is_reported_and_its_shards_move(emulator: RunningEmulator, readers: Readers) -> None:
     """Progress has the shards that wait, and for whom; a commit does not wait; then others have the shards."""
     readers.start(2)
     put(emulator, *FIRST)

@@ -166,7 +166,7 @@ async def test_nothing_is_lost_or_doubled_at_a_seam_of_any_history(
         assert numbers == sorted(numbers)
 
 
-def test_a_seam_is_over_before_shards_are_listed(
+def test_seam_has_passed_before_shards_are_listed(
     emulator: RunningEmulator, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A seam that is to come by the service's clock is waited for: what comes before it into new shards is read too."""
@@ -190,7 +190,7 @@ def test_a_seam_is_over_before_shards_are_listed(
     assert sorted(back_filled(past, clock)) == sorted(history.keys)
 
 
-def test_a_seam_lies_on_s3(emulator: RunningEmulator, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seam_on_s3(emulator: RunningEmulator, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first reader creates it, and all read it; a file that is not a seam is an error, as is an unusable place."""
     name = f"s3-{uuid.uuid4().hex[:8]}"
     emulator.client().create_stream(StreamName=name, ShardCount=1)

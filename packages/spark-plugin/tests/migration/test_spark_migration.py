@@ -45,7 +45,7 @@ def test_every_declaration_can_be_followed() -> None:
     assert {one.convert for one in foreign_options()} >= CONVERTERS.keys()
 
 
-def test_what_is_not_needed_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_option_that_is_not_needed_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     """The warning says why; harmless values are not worth one."""
     _warned.clear()
     options = {"kinesis.checkNewRecordThreads": "8", "shardsPerTask": "5", "connector": "kinesis"}
@@ -73,7 +73,7 @@ def test_what_is_not_needed_is_told_once(caplog: pytest.LogCaptureFixture) -> No
         ("kafka.bootstrap.servers", "b"),
     ],
 )
-def test_an_option_that_nothing_reads_is_an_error_that_leads_to_the_page_on_migration(name: str, value: str) -> None:
+def test_unknown_foreign_option_refers_to_the_migration_page(name: str, value: str) -> None:
     with pytest.raises(OptionError, match=r"UNKNOWN_OPTION.*docs/pages/migration/options.md"):
         parse({name.lower(): value})
     assert (Path(__file__).parents[4] / "docs/pages/migration/options.md").is_file()
@@ -91,7 +91,7 @@ def test_an_option_that_nothing_reads_is_an_error_that_leads_to_the_page_on_migr
         ("sink.producer.verify-certificate", "false"),
     ],
 )
-def test_a_value_that_must_not_be_ignored_is_refused(name: str, value: str) -> None:
+def test_value_that_cannot_be_ignored_is_refused(name: str, value: str) -> None:
     """The error names the option as it is documented, though Spark hands it over in lower case."""
     with pytest.raises(OptionError, match=r"docs/pages/migration/options.md") as caught:
         parse({name.lower(): value})
@@ -137,9 +137,7 @@ def test_values_are_translated() -> None:
         ("flink.dynamodbstreams.getrecords.nonempty.mindelay", "500", "get_records_interval", 500.0),
     ],
 )
-def test_a_number_without_a_unit_is_what_flink_takes_it_for(
-    name: str, number: str, field: str, expected: float
-) -> None:
+def test_number_without_a_unit_has_the_unit_of_flink(name: str, number: str, field: str, expected: float) -> None:
     """Milliseconds for a duration of its newer sources, seconds for a timeout of its older consumer."""
     efo = {"source.reader.type": "EFO", "source.efo.consumer.name": "me"} if field.endswith("timeout") else {}
     assert getattr(parse({name: number, **efo}), field) == expected
@@ -156,7 +154,7 @@ def test_a_number_without_a_unit_is_what_flink_takes_it_for(
         ({"kinesis.clientNumRetries": "0", "kinesis.clientRetryIntervalsMs": "400"}, 0, 400, 1000),
     ],
 )
-def test_retries_of_a_whole_client_are_those_of_the_calls_that_read(
+def test_retries_of_a_client_are_retries_of_reads(
     options: dict[str, str], retries: int | None, base: float, longest: float
 ) -> None:
     found = parse({name.lower(): text for name, text in options.items()})
@@ -203,7 +201,7 @@ def test_earliest_is_the_trim_horizon(name: str) -> None:
         assert position.type == "TRIM_HORIZON"
 
 
-def test_one_option_by_two_names_is_one_option() -> None:
+def test_same_value_by_two_names_is_accepted() -> None:
     """The same value twice is fine."""
     assert parse({"initialPosition": "earliest", "STARTINGPOSITION": "TRIM_HORIZON"}).initial_position is not None
 
@@ -267,7 +265,7 @@ FIRST = "arn:aws:iam::123456789012:role/first"
 
 
 @pytest.mark.parametrize("family", ["aws.credentials.provider.role", "aws.credentials.role"])
-def test_what_signs_the_call_for_a_role_is_what_was_asked_for(family: str) -> None:
+def test_call_for_a_role_is_signed_as_configured(family: str) -> None:
     """Or an error that says how to ask for it; nothing else signs it in silence."""
     role = {f"{family}.arn": ROLE, f"{family}.sessionName": "me"}
     for name in ("AUTO", "PROFILE"):

@@ -313,7 +313,7 @@ def test_a_role_is_assumed_with_a_functions_credentials(
         ("company_vault:line_break", AwsCredentialsError, "secret_access_key that .* line break"),
     ],
 )
-def test_a_function_that_gives_nothing_is_named(
+def test_failing_credentials_function_is_named(
     connect: Callable[..., AwsSession], provider: Any, name: str, kind: type[Exception], told: str
 ) -> None:
     """No other credentials are used in its place."""
@@ -382,7 +382,7 @@ def test_the_tasks_of_a_process_assume_a_role_once(
     assert [call["RoleSessionName"] for call in _Sts.asked] == ["once"]
 
 
-def test_sessions_are_shared_by_those_alone_who_would_make_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_options_share_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other options, another environment and another process make their own; old ones are dropped."""
     one, other = AwsOptions(region="eu-west-1"), AwsOptions(region="eu-west-2")
     first = shared_session(one)

@@ -85,7 +85,7 @@ def test_streams_have_positions_of_their_own(make_stream: Callable[[int], Any]) 
     assert set(runs.streams) == {source.name for source in sources}
 
 
-def test_an_offset_of_the_aws_connector_is_gone_on_from(make_stream: Callable[[int], Any]) -> None:
+def test_offset_of_the_aws_connector_is_continued(make_stream: Callable[[int], Any]) -> None:
     """An offset of that connector's checkpoint, whose shards are at records, at their beginning, or ended."""
     source = make_stream(3)
     source.put(40)

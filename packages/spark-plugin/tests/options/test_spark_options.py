@@ -50,7 +50,7 @@ def golden() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("written", "answer"), golden())
-def test_a_mistake_is_answered_with_name_value_and_cure(written: str, answer: str) -> None:
+def test_error_has_name_value_and_cure(written: str, answer: str) -> None:
     """Word by word; the answer has the name as it is documented."""
     use, _, text = written.partition(" ")
     options = {name.lower(): value for name, value in json.loads(text).items()}
@@ -65,7 +65,7 @@ def test_a_mistake_is_answered_with_name_value_and_cure(written: str, answer: st
 
 
 @pytest.mark.parametrize("spec", OPTIONS, ids=lambda spec: spec.name)
-def test_a_declaration_is_whole(spec: OptionSpec) -> None:
+def test_declaration_is_complete(spec: OptionSpec) -> None:
     """It has words, its default is what the field holds, and the options that it names exist."""
     assert documentation()[spec.field]
     assert getattr(KinesisOptions(stream_name=("s",)), spec.field) == spec.value or spec.name == "streamName"
@@ -95,7 +95,7 @@ def test_a_number_out_of_range_is_refused_by_each_name(spec: OptionSpec) -> None
     [one for one in OPTIONS if one.choices or one.pattern or one.type in (OptionType.TIME, OptionType.POSITION)],
     ids=lambda spec: spec.name,
 )
-def test_a_text_that_is_none_of_its_values_is_refused_by_each_name(spec: OptionSpec) -> None:
+def test_invalid_text_is_refused_by_each_name(spec: OptionSpec) -> None:
     """The value of a secret is not repeated."""
     for name in names(spec):
         with pytest.raises(OptionError) as caught:
@@ -106,7 +106,7 @@ def test_a_text_that_is_none_of_its_values_is_refused_by_each_name(spec: OptionS
 
 
 @pytest.mark.parametrize("spec", [one for one in OPTIONS if one.needs], ids=lambda spec: spec.name)
-def test_what_an_option_needs_is_named(spec: OptionSpec) -> None:
+def test_missing_needed_option_is_named(spec: OptionSpec) -> None:
     other, _, value = spec.needs.partition("=")
     needed = {key: text for key, text in option_given(spec)[1].items() if key == "valueFormat" != other}
     with pytest.raises(OptionError) as caught:
@@ -181,7 +181,7 @@ def test_an_unknown_option_names_the_nearest_one() -> None:
     assert caught.value.facts["nearest"] == "recordPublisher"
 
 
-def test_an_option_like_nothing_names_none() -> None:
+def test_unknown_option_without_a_similar_name_has_no_suggestion() -> None:
     """A name that resembles no option is not answered with a guess."""
     with pytest.raises(OptionError) as caught:
         parse(zzzzqqqq="1")
@@ -189,7 +189,7 @@ def test_an_option_like_nothing_names_none() -> None:
     assert caught.value.facts["nearest"] is None
 
 
-def test_sparks_own_keys_are_no_unknown_options() -> None:
+def test_keys_of_spark_are_accepted() -> None:
     """Spark adds the checkpoint's location to a stream writer's options."""
     assert parse(checkpointlocation="/tmp/x").stream_name == ("flights",)
 
@@ -293,9 +293,7 @@ def test_services_are_where_grpc_finds_them(endpoint: str) -> None:
         ),
     ],
 )
-def test_a_limit_of_the_destination_is_told_by_its_option(
-    options: dict[str, str], option: str, value: int, rule: str
-) -> None:
+def test_limit_of_the_destination_names_its_option(options: dict[str, str], option: str, value: int, rule: str) -> None:
     """As the write is planned."""
     source = KinesisDataSource({"streamName": "s", "region": "us-east-1", **options})
     with pytest.raises(OptionError) as caught:
@@ -305,7 +303,7 @@ def test_a_limit_of_the_destination_is_told_by_its_option(
 
 
 @pytest.mark.parametrize("limit", ["maxBatchSize", "maxBufferedRequests", "maxBatchSizeInBytes", "sink.batch.max-size"])
-def test_a_limit_that_is_given_as_its_default_is_given(limit: str) -> None:
+def test_default_value_that_is_written_counts_as_given(limit: str) -> None:
     """What is left out suits the destination; what is written holds, whatever its value."""
     size = "5m" if limit.endswith("Bytes") else "10000" if limit.endswith("Requests") else "500"
     many = {"maxBatchSize": "9000"} if limit == "maxBufferedRequests" else {}
@@ -341,7 +339,7 @@ def test_a_limit_that_firehose_does_not_take_is_refused_whatever_the_default(lim
 
 
 @pytest.mark.parametrize("call", ["subscribeToShard", "getRecords"])
-def test_attempts_without_end_have_pauses(call: str) -> None:
+def test_unlimited_attempts_need_pauses(call: str) -> None:
     """Thousands of calls a second would use up the account's limits; a number of attempts bounds them."""
     none = {f"{call}BackoffBase": "0", f"{call}BackoffMax": "0"} | EFO
     with pytest.raises(OptionError) as caught:

@@ -3,7 +3,6 @@
 import json
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from email.utils import formatdate
 from functools import partial
 from pathlib import Path
@@ -253,7 +252,7 @@ def test_the_changes_of_a_table_of_moto_are_read(spark: SparkSession, moto_url: 
 _REFUSED = {
     "recordPublisher": ("efo", "no enhanced fan-out"),
     "efoConsumerArn.orders": ("arn", "no enhanced fan-out"),
-    "readerEndpoint": ("there:1", "read by themselves"),
+    "readerEndpoint": ("there:1", "read without services"),
     "sinkEndpoint": ("there:1", "reads the stream of a table"),
     "streamNamePattern": (".*", "tableName"),
     "initialTimestamp": ("2026-01-31", "no record by its time"),
@@ -265,7 +264,7 @@ _REFUSED = {
 
 
 @pytest.mark.parametrize("name", _REFUSED)
-def test_an_option_that_could_not_act_is_refused_by_name(name: str) -> None:
+def test_option_without_effect_is_refused_by_name(name: str) -> None:
     """As it was written, with the reason; in lower case, as Spark hands options over."""
     text, reason = _REFUSED[name]
     with pytest.raises(OptionError, match=reason) as caught:
@@ -275,7 +274,7 @@ def test_an_option_that_could_not_act_is_refused_by_name(name: str) -> None:
     assert f"{name!r}" in str(caught.value)
 
 
-def test_every_option_is_taken_or_refused() -> None:
+def test_every_option_is_used_or_refused() -> None:
     """No option is ignored: options of reads act, all others have a reason."""
     taken = {"tableName", "streamArn", "region", "endpointUrl", "initialPosition", "failOnDataLoss", "retryPatience"}
     refused = set()
@@ -305,7 +304,7 @@ def test_every_option_is_taken_or_refused() -> None:
         ({"tableName": "orders", "tabelName": "x"}, "UNKNOWN_OPTION", "tableName"),
     ],
 )
-def test_a_wrong_value_is_named_with_its_cure(options: dict[str, str], code: str, words: str) -> None:
+def test_wrong_value_is_named(options: dict[str, str], code: str, words: str) -> None:
     """Before Spark runs anything."""
     with pytest.raises(OptionError, match=f"{code}.*{words}"):
         dynamodb_options(options, environ={})
@@ -344,7 +343,7 @@ def test_an_arn_says_table_and_region() -> None:
     assert dynamodb_options({"tableName": "orders"}, environ={**http, "AWS_ENDPOINT_URL_DYNAMODB_STREAMS": ""})
 
 
-def test_the_formats_are_told_apart(spark: SparkSession) -> None:
+def test_options_belong_to_their_format(spark: SparkSession) -> None:
     """Options of streams belong to streams, a stream of a table is not written, and Kinesis has no tables."""
     with pytest.raises(OptionError, match=r"IRRELEVANT_OPTION.*format 'kinesis'"):
         KinesisDataSource({"tableName": "orders"})
@@ -354,14 +353,3 @@ def test_the_formats_are_told_apart(spark: SparkSession) -> None:
     frame = spark.range(1).withColumn("data", F.lit("x"))
     with pytest.raises((AnalysisException, PySparkException), match="can only be read"):
         frame.write.format("dynamodb-streams").mode("append").option("tableName", "orders").save()
-
-
-def test_no_number_of_empty_answers_ends_a_closed_shard(spark: SparkSession, table: Table, tmp_path: Path) -> None:
-    """Only a null iterator does, though empty answers come for more than the service's minute."""
-    table.emulator.behaviour = replace(table.emulator.behaviour, empty_answers=20)
-    changes, options = Changes(), table.options(**TRIM)
-    table.put(5)
-    table.disable()
-    assert spark.read.format("dynamodb-streams").options(**options).load().count() == 5
-    run(spark, options, changes, tmp_path)
-    assert sorted(changes.ids, key=int) == table.ids

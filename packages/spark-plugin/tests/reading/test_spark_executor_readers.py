@@ -20,7 +20,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.emulator.testing import RunningEmulator
 from penstock.registration import AnnouncedReader, ReaderFiles
-from penstock.spark_plugin import ExecutorReader, kinesis_progress, start_readers
+from penstock.spark_plugin import ExecutorReader, KinesisOptions, kinesis_progress, start_readers
+from penstock.spark_plugin._options.kinesis_options import check_beside_readers
 from penstock.spark_plugin._reading.executors import readers as readers_module
 from penstock.spark_plugin.errors import ExecutorReadersError, OptionError
 from penstock.spark_plugin.testing import endpoint_options
@@ -134,7 +135,7 @@ def test_a_query_reads_by_the_readers_of_its_session(
             put_large(source, 100)
             until(lambda: len(collected.keys) >= 200, "further rows do not come", query=query)
             assert [*memory(reader).glob("*.block")] != []
-            until(lambda: bool(kinesis_progress(query)), "there is no progress", query=query)
+            until(lambda: bool(kinesis_progress(query)), "no progress", query=query)
             assert {one.reader for one in kinesis_progress(query)} == {reader.address}
             until(lambda: [one.address for one in announced()] == [reader.address], "the reader is not announced")
             assert [(one.is_asked, one.shards, one.stream_names) for one in announced()] == [(False, 2, (source.name,))]
@@ -182,9 +183,7 @@ def test_a_killed_reader_is_started_again_where_a_slot_is_left_beside_it(
         assert not memory(first).exists()
 
 
-def test_settings_that_readers_would_turn_against_a_session_are_refused(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_incompatible_session_settings_are_refused(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies of tasks that never end, and a job group that is every job's."""
     conf = spark.sparkContext.getConf().set("spark.speculation", "true")
     conf.set("spark.speculation.task.duration.threshold", "1s")
@@ -208,7 +207,7 @@ def test_readers_leave_a_slot_to_queries(spark: SparkSession, aws: dict[str, str
         start_readers(spark, count=0)
 
 
-def test_what_readers_cannot_be_given_is_refused(spark: SparkSession, aws: dict[str, str]) -> None:
+def test_options_that_readers_cannot_use_are_refused(spark: SparkSession, aws: dict[str, str]) -> None:
     """Options of queries, values that are none, and a second fleet beside the first."""
     with pytest.raises(
         OptionError, match=r"MISPLACED_OPTION.*'retryPatience' belongs to a query, and this is start_readers"
@@ -226,7 +225,7 @@ def test_a_reader_that_cannot_start_says_why(spark: SparkSession) -> None:
         start_readers(spark, count=1, options={"region": "us-east-1", "awsProfile": "no-such-profile"})
 
 
-def test_the_token_is_in_no_words(spark: SparkSession, aws: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+def test_token_is_never_shown(spark: SparkSession, aws: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
     """Neither the readers, nor what goes to the JVM, nor the log at its loudest has a secret."""
     caplog.set_level(logging.DEBUG)
     with start_readers(spark, count=1, options=aws | {"awsSecretAccessKey": "hush-hush-key"}) as readers:
@@ -246,7 +245,7 @@ def test_the_token_is_in_no_words(spark: SparkSession, aws: dict[str, str], capl
     assert not file.parent.exists()
 
 
-def test_options_that_would_do_nothing_beside_them_are_refused(
+def test_query_fails_when_its_readers_are_stopped(
     spark: SparkSession,
     aws: dict[str, str],
     make_stream: Callable[[int], Any],
@@ -254,24 +253,28 @@ def test_options_that_would_do_nothing_beside_them_are_refused(
     until: Callable[..., None],
     tmp_path: Path,
 ) -> None:
-    """A buffer is the readers'; a query that keeps a reader of its own says so; one that they leave fails at once."""
+    """A query whose readers are stopped fails at once."""
     source = make_stream(1)
     source.put(10)
     options = source.options(initialPosition="TRIM_HORIZON")
-    with start_readers(spark, count=1, options=aws) as readers:
-        with following(spark, collected, tmp_path / "refused", options | {"bufferBytes": "64m"}) as query:
-            until(lambda: query.exception() is not None, "the option is not refused")
-            assert "give bufferBytes to start_readers" in str(query.exception())
-        own = options | {"executorReaders": "false"}
-        with following(spark, collected, tmp_path / "own", own) as query:
-            until(lambda: len(collected.keys) == 10, "no rows come to a reader of its own", query=query)
-            until(lambda: bool(kinesis_progress(query)), "there is no progress", query=query)
-            assert {one.reader for one in kinesis_progress(query)} != {readers.addresses[0]}
-        with following(spark, collected, tmp_path / "left", options) as query:
-            until(lambda: bool(kinesis_progress(query)), "there is no progress", query=query)
-            readers.stop()
-            until(lambda: query.exception() is not None, "a query continues without its readers")
-            assert "READERS_STOPPED" in str(query.exception())
+    with (
+        start_readers(spark, count=1, options=aws) as readers,
+        following(spark, collected, tmp_path / "left", options) as query,
+    ):
+        until(lambda: bool(kinesis_progress(query)), "no progress", query=query)
+        readers.stop()
+        until(lambda: query.exception() is not None, "a query continues without its readers")
+        assert "READERS_STOPPED" in str(query.exception())
+
+
+def test_options_without_effect_beside_readers_are_refused() -> None:
+    """A buffer belongs to the readers, and a query does not start a reader of its own beside them."""
+    for name, text, cure in (("bufferBytes", "64m", "start_readers"), ("readerPort", "5", "reader of its own")):
+        options = KinesisOptions.parse({"streamName": "s", name: text}, environ={})
+        with pytest.raises(OptionError, match=cure) as caught:
+            check_beside_readers(options)
+        assert caught.value.code == "CONTRADICTORY_OPTIONS"
+        assert (caught.value.option, caught.value.facts["other"]) == (name, "executorReaders")
 
 
 def test_a_client_of_spark_connect_is_shown_another_way() -> None:

@@ -100,7 +100,7 @@ def test_latest_begins_with_the_query(
     assert collected.data == {key: data for key, data in source.put_keys.items() if key not in before}
 
 
-def test_a_restarted_query_goes_on_from_its_checkpoint(
+def test_restarted_query_continues_from_its_checkpoint(
     spark: SparkSession, make_stream: Callable[[int], Any], collected: Any, until: Callable[..., None], tmp_path: Path
 ) -> None:
     """Stopped and started again, with the other publisher: nothing is lost, nothing read twice."""

@@ -67,7 +67,7 @@ def test_a_new_query_first_reads_what_was_there_and_then_what_comes() -> None:
     assert source.latestOffset() is second
 
 
-def test_a_query_goes_on_from_the_range_that_spark_shows_first() -> None:
+def test_query_continues_from_the_range_that_spark_shows_first() -> None:
     """Spark shows where it stands as a range without anything in it, or with the micro-batch that it has to repeat."""
     session = reaching(9)
     source = plain(session)

@@ -188,7 +188,7 @@ def test_a_running_query_reads_streams_that_come_to_match_its_pattern(
         again.stop()
 
 
-def test_a_search_for_streams_that_fails_is_told_and_tried_again() -> None:
+def test_failed_search_for_streams_is_reported_and_repeated() -> None:
     """The query continues meanwhile; streams that are found later are read once."""
     answers: list[Any] = [OSError("ListStreams is away"), {"new": StreamPositions({"new": {}})}]
     prepared: list[Any] = []

@@ -454,7 +454,7 @@ def test_avro_of_every_version_becomes_that_of_the_query(glue: Any, name: str, r
     ]
 
 
-def test_what_cannot_be_read_fails_or_is_null(glue: Any, name: str, read: Callable[..., list[Any]]) -> None:
+def test_unreadable_record_fails_or_is_null(glue: Any, name: str, read: Callable[..., list[Any]]) -> None:
     """No header, another schema, a version that there is not, bytes that are not what the schema says, types."""
     mine = register(glue, name, "AVRO", USER)
     other = register(glue, f"{name}-2", "JSON", PERSON)

@@ -37,7 +37,7 @@ def test_a_stream_is_read_in_sql(spark: SparkSession, make_stream: Callable[[int
     )
 
 
-def test_what_is_wrong_is_said_as_the_query_is_planned(spark: SparkSession, make_stream: Callable[[int], Any]) -> None:
+def test_errors_come_when_the_query_is_planned(spark: SparkSession, make_stream: Callable[[int], Any]) -> None:
     """By the messages of the data source; and an argument that no reader can know before it reads."""
     register(spark)
     options = make_stream(1).options()

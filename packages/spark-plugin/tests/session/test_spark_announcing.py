@@ -168,7 +168,7 @@ def test_readers_on_executors_are_announced_by_the_query_that_reads_by_them(
         ((), (), -1, ""),
     ],
 )
-def test_what_is_announced_is_the_worst_of_the_shards(
+def test_announcement_has_the_worst_shards(
     lags: tuple[int, ...], states: tuple[ShardState, ...], lag: int, words: str
 ) -> None:
     reader = AnnouncedReader(job_id="j", reader_id="r", address="a:1", view_token="x" * 32)

@@ -44,7 +44,7 @@ def session(environ: dict[str, str], *, master: str = "local[2]", python: str = 
     ],
     ids=["gone", "silent", "no Python", "without packages"],
 )
-def test_a_python_that_cannot_run_sources_is_told_with_its_variable(
+def test_python_that_cannot_run_sources_is_reported_with_its_variable(
     tmp_path: Path, script: str | None, reason: str
 ) -> None:
     """The error says which variable named it, why it is of no use, and what to export: also without a variable."""

@@ -97,7 +97,7 @@ def sdk() -> tuple[InMemoryMetricReader, MeterProvider]:
     return reader, MeterProvider(metric_readers=[reader])
 
 
-def test_a_query_is_the_sum_of_its_shards() -> None:
+def test_numbers_of_a_query_are_sums_over_its_shards() -> None:
     """Only followed shards have a lag: a shard that was read to its end counts its records, and has none."""
     stats = [
         shard("s0", 0, replays=2),
@@ -121,7 +121,7 @@ def test_a_query_is_the_sum_of_its_shards() -> None:
     assert ReaderNumbers.from_json(report) == replace(numbers, starved=0), "the report of an older server"
 
 
-def test_a_query_tells_what_its_shards_are_doing() -> None:
+def test_query_reports_the_states_of_its_shards() -> None:
     """How many are in each state, and of the one in the worst trouble since when and why; ended ones are left out."""
     conditions = [
         ShardCondition(ShardState.CAUGHT_UP),

@@ -48,7 +48,7 @@ def test_a_context_that_removed_its_folder_is_gone(tmp_path: Path) -> None:
     assert watch.what_is_gone() is None
 
 
-def test_a_jvm_that_is_gone_is_told_by_the_parent(tmp_path: Path) -> None:
+def test_end_of_the_jvm_is_noticed_by_the_parent_process(tmp_path: Path) -> None:
     """Also where the context's folder is not known, or was never there, which says nothing."""
     parents = iter([7, 7, 1])
     for folder in (None, tmp_path / "never", Path()):

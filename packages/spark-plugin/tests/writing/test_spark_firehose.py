@@ -97,7 +97,7 @@ def test_firehose_cannot_be_read(spark: SparkSession) -> None:
         ({"deliveryStreamName": "d", "aggregation": "true"}, "IRRELEVANT_OPTION", "aggregation"),
     ],
 )
-def test_options_of_no_use_are_refused(given: dict[str, str], code: str, words: str) -> None:
+def test_options_without_effect_are_refused(given: dict[str, str], code: str, words: str) -> None:
     """An option of reading, or of streams with keys, would change nothing: it is an error, as is an unknown one."""
     with pytest.raises(OptionError, match=f"{code}.*{words}"):
         FirehoseDataSource(given).writer(DATA, overwrite=False)

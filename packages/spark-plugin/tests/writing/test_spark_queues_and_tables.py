@@ -214,7 +214,7 @@ def test_an_item_without_its_key_is_a_dead_letter(services: RunningEmulator, tmp
 
 
 @pytest.mark.parametrize("kind", ["sqs", "dynamodb"])
-def test_what_the_service_gives_up_is_a_dead_letter(
+def test_undelivered_message_or_item_is_a_dead_letter(
     services: RunningEmulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """As it was sent: the body, or the attribute values of the item as JSON."""
@@ -300,7 +300,7 @@ def test_columns_that_cannot_be_written_fail_the_plan(kind: str, columns: dict[s
         ("dynamodb", {"tableName": "t", "streamNamePattern": "t"}, "IRRELEVANT_OPTION", "streamNamePattern"),
     ],
 )
-def test_options_of_no_use_are_refused(kind: str, given: dict[str, str], code: str, option: str) -> None:
+def test_options_without_effect_are_refused(kind: str, given: dict[str, str], code: str, option: str) -> None:
     """By their names, when the write is planned."""
     schema = fields(body=StringType()) if kind == "sqs" else ITEMS
     with pytest.raises(OptionError) as caught:

@@ -83,7 +83,7 @@ def test_faults_cost_retries_and_no_record(emulator: RunningEmulator) -> None:
     assert summary.throttled >= 100
 
 
-def test_what_is_given_up_fails_the_task_or_is_a_dead_letter(emulator: RunningEmulator, tmp_path: Path) -> None:
+def test_undelivered_record_fails_the_task_or_is_a_dead_letter(emulator: RunningEmulator, tmp_path: Path) -> None:
     """With `maxAttempts` a record that is refused each time ends the task; with `deadLetterPath` it is kept on disk,
     bad rows beside it, and the others are written."""
     make_stream(emulator, "dead")
@@ -107,9 +107,7 @@ def test_what_is_given_up_fails_the_task_or_is_a_dead_letter(emulator: RunningEm
     assert refused["errorCode"]
 
 
-def test_a_wrong_endpoint_ends_the_task_with_its_words(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_endpoint_fails_the_task(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """The writer logs what it waits for while it tries again, then the error says what answered last."""
     # In a fiftieth of the time.
     monkeypatch.setattr("penstock.async_sink._core.pump.LOOK_SECONDS", 0.05)
@@ -222,7 +220,7 @@ def test_a_gateway_that_is_killed_fails_the_task(emulator: RunningEmulator, unti
     assert len(held(emulator, "gateway")) == 400
 
 
-def test_a_micro_batch_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_micro_batch_is_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     """The commit says what was written, the abort what may have been."""
     writer = KinesisDataSource({"streamName": "told", "region": "us-east-1"}).streamWriter(ROWS, overwrite=False)
     done = WriteSummary(5, 50, 1, 2, 3, dead_letters=1, seconds=0.5)

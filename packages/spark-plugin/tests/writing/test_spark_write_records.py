@@ -64,7 +64,7 @@ def test_the_value_is_all_columns_but_those_that_steer_the_record() -> None:
         ({"streamName": "s"}, {"data": IntegerType, "partitionKey": StringType}, SchemaError, "cast"),
     ],
 )
-def test_mistakes_are_told_when_the_write_is_planned(
+def test_mistakes_are_reported_when_the_write_is_planned(
     given: dict[str, str], columns: dict[str, type[DataType]], error: type[Exception], named: str
 ) -> None:
     """Each names the column or option, and what to do."""

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.parsing import check_use, nearest, resolve, spelled
+from penstock.spark_plugin._options.services import PROOFS
 from penstock.spark_plugin._options.spec import READS, Use
 from penstock.spark_plugin._options.table import OPTIONS
 from penstock.spark_plugin._options.values import PositionOptionType, parse_value
@@ -33,51 +34,29 @@ _NO_TIMES = (
     "approximateCreationDateTime"
 )
 
-_TIMES = dict.fromkeys(
-    ("initialTimestamp", "endingPosition"),
-    "which finds no record by its time: filter by approximateCreationDateTime",
-)
-_FAN_OUT = dict.fromkeys(
-    (
-        "recordPublisher",
-        "efoRegistration",
-        "efoConsumerName",
-        "efoConsumerNamePrefix",
-        "efoConsumerArn",
-        "subscribeTransport",
-        "registryEndpoint",
-        "registryStore",
-    ),
-    "which has no enhanced fan-out",
-)
-_READERS = dict.fromkeys(
-    (
-        "readerEndpoint",
-        "executorReaders",
-        "serviceToken",
-        "serviceTokenFile",
-        "serviceCaFile",
-        "serviceCertificateFile",
-        "servicePrivateKeyFile",
-    ),
-    "whose queries read by themselves: reader services follow streams of Kinesis",
-)
-_ONE_STREAM = dict.fromkeys(
-    ("streamName", "streamNamePattern", "streamDiscoveryInterval", "addedStreamPosition"),
-    "which reads the stream of a table: name it by 'tableName' or 'streamArn'",
-)
-_RECORDS = dict.fromkeys(
-    ("columns", "includeEncryptionType", "deaggregate"), "whose rows are changes, and not records of Kinesis"
-)
-_SHARDS = dict.fromkeys(("shardIds", "minPartitions"), "whose shards come and go by themselves, and are read whole")
-_REASONS = _TIMES | _FAN_OUT | _READERS | _ONE_STREAM | _RECORDS | _SHARDS
-"""Options of reads of Kinesis that would do nothing here, and why."""
-
-_TAKEN = {
-    spec.name
-    for spec in OPTIONS
-    if spec.name not in _REASONS and not spec.name.startswith("subscribe") and any(use in spec.uses for use in READS)
+_FAN_OUT = (spec.name for spec in OPTIONS if spec.needs == "recordPublisher=efo")
+_REASONS = {
+    name: reason
+    for reason, names in {
+        "which finds no record by its time: filter by approximateCreationDateTime": (
+            "initialTimestamp",
+            "endingPosition",
+        ),
+        "which has no enhanced fan-out": ("recordPublisher", "registryEndpoint", *_FAN_OUT),
+        "whose queries read without services: reader services follow streams of Kinesis": (
+            *("readerEndpoint", "executorReaders", *PROOFS),
+        ),
+        "which reads the stream of a table: name it by 'tableName' or 'streamArn'": (
+            *("streamName", "streamNamePattern", "streamDiscoveryInterval", "addedStreamPosition"),
+        ),
+        "whose rows are changes, and not records of Kinesis": ("columns", "includeEncryptionType", "deaggregate"),
+        "whose shards come and go, and are read whole": ("shardIds", "minPartitions"),
+    }.items()
+    for name in names
 }
+"""Options of reads of Kinesis that have no effect here, and why."""
+
+_TAKEN = {spec.name for spec in OPTIONS if spec.name not in _REASONS and any(use in spec.uses for use in READS)}
 
 
 def dynamodb_options(options: Mapping[str, str], *, environ: Mapping[str, str] | None = None) -> KinesisOptions:

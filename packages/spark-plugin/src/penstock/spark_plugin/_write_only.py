@@ -11,29 +11,15 @@ from pyspark.sql.types import StructType
 from penstock.spark_plugin._options.foreign import translate
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.parsing import find_option, nearest
+from penstock.spark_plugin._options.services import PROOFS
 from penstock.spark_plugin._options.spec import Use, field_name
 from penstock.spark_plugin._options.table import OPTIONS, SPARK_OWN
 from penstock.spark_plugin._signals import limit_collections
 from penstock.spark_plugin._spark import DataSourceStreamArrowWriter
 from penstock.spark_plugin.errors import OptionError, SparkPluginError
 
-_SERVICES = {
-    "sinkEndpoint",
-    "serviceToken",
-    "serviceTokenFile",
-    "serviceCaFile",
-    "serviceCertificateFile",
-    "servicePrivateKeyFile",
-    "jobId",
-    "traceparent",
-}
-_OF_STREAMS_ALONE = {
-    "streamArn",
-    "partitionKeyColumn",
-    "randomPartitionKey",
-    "aggregation",
-    "wireFormat",
-}
+_SERVICES = {"sinkEndpoint", "jobId", "traceparent", *PROOFS}
+_OF_STREAMS_ALONE = {*("streamArn", "partitionKeyColumn", "randomPartitionKey", "aggregation", "wireFormat")}
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,8 @@ class ServiceOptions:
     """W3C trace context that the query's spans belong to."""
 
 
-_PROOFS = ("serviceToken", "serviceTokenFile", "serviceCaFile", "serviceCertificateFile", "servicePrivateKeyFile")
+PROOFS = ("serviceToken", "serviceTokenFile", "serviceCaFile", "serviceCertificateFile", "servicePrivateKeyFile")
+"""Options by which a query authenticates to services."""
 
 
 def check_services(options: "KinesisOptions") -> None:
@@ -104,7 +105,7 @@ def check_services(options: "KinesisOptions") -> None:
             "give $recordPublisher=efo for enhanced fan-out, or leave $registryEndpoint out"
         )
         raise OptionError.contradictory("registryEndpoint", "readerEndpoint", reason)
-    given = [name for name in _PROOFS if getattr(options, field_name(name)) is not None]
+    given = [name for name in PROOFS if getattr(options, field_name(name)) is not None]
     if given and not endpoints:
         reason = f"'${given[0]}' needs one of $readerEndpoint, $registryEndpoint or $sinkEndpoint"
         raise OptionError.missing("readerEndpoint", reason)

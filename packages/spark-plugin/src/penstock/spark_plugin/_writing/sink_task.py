@@ -24,14 +24,8 @@ if TYPE_CHECKING:
 
 
 _LIMITS = tuple(
-    BY_NAME[name]
-    for name in (
-        "maxBatchSize",
-        "maxInFlightRequests",
-        "maxBufferedRequests",
-        "maxBatchSizeInBytes",
-        "maxRecordSizeInBytes",
-    )
+    BY_NAME[f"max{name}"]
+    for name in ("BatchSize", "InFlightRequests", "BufferedRequests", "BatchSizeInBytes", "RecordSizeInBytes")
 )
 
 _SINKS = {
