@@ -209,7 +209,7 @@ class Plans(Protocol):
 
 
 @contextlib.contextmanager
-def whole_texts(spark: SparkSession) -> Iterator[None]:
+def whole_texts(spark: Any) -> Iterator[None]:
     """Let the texts of plans name all columns: by default Spark leaves columns out after the 25th."""
     # The session is shared by pipelines that run at the same time: none may reset the setting while another needs it.
     with _WHOLE_TEXTS:
