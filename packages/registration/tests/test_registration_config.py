@@ -26,30 +26,18 @@ def test_strategies_and_policies_may_be_given_by_their_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "option"),
+    ("kind", "option", "value"),
     [
-        ({"register_timeout": timedelta(seconds=-1)}, "register_timeout"),
-        ({"deregister_timeout": timedelta(0)}, "deregister_timeout"),
+        (RegistrarConfig, "register_timeout", timedelta(seconds=-1)),
+        (RegistrarConfig, "deregister_timeout", timedelta(0)),
+        (LeaseSettings, "default_time_to_live", timedelta(0)),
+        (LeaseSettings, "longest_time_to_live", timedelta(seconds=1)),
+        (LeaseSettings, "grace_period", timedelta(seconds=-1)),
     ],
 )
-def test_a_time_of_registering_out_of_range_is_named(options: dict[str, Any], option: str) -> None:
+def test_a_time_out_of_range_is_refused_by_name(kind: Any, option: str, value: timedelta) -> None:
     with pytest.raises(RegistrationOptionError) as raised:
-        RegistrarConfig(**options)
-    assert raised.value.option == option
-
-
-@pytest.mark.parametrize(
-    ("options", "option"),
-    [
-        ({"default_time_to_live": timedelta(0)}, "default_time_to_live"),
-        ({"longest_time_to_live": timedelta(seconds=1)}, "longest_time_to_live"),
-        ({"grace_period": timedelta(seconds=-1)}, "grace_period"),
-    ],
-)
-def test_a_lease_setting_out_of_range_is_named(options: dict[str, Any], option: str) -> None:
-    """Relations between times are checked on construction."""
-    with pytest.raises(RegistrationOptionError) as raised:
-        LeaseSettings(**options)
+        kind(**{option: value})
     assert raised.value.option == option
 
 

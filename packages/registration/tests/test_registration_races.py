@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from registry_homes import Parts, Serving
+from registry_homes import Home, Parts, Serving, known
 
 from penstock.registration import (
     AcquireRequest,
@@ -29,6 +29,29 @@ from penstock.rpc import ClientSecurity, ServerSecurity
 STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights"
 
 
+class Killed(BaseException):
+    """Ends a registry without any further step."""
+
+
+def kill_after(home: Home, operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kill the registry after the next call of an operation: it writes nothing more."""
+
+    def die() -> None:
+        monkeypatch.setattr(home.store, "write", None)
+        raise Killed
+
+    home.kinesis.after[operation] = die
+
+
+async def cancel(home: Home, acquiring: "asyncio.Task[Lease]") -> None:
+    """Cancel an acquire; its lease is given back."""
+    acquiring.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await acquiring
+    record = known(await home.store.get(STREAM, "delays"))
+    assert (record.holding, record.fencing_token) == (None, 1)
+
+
 async def test_cancelling_an_acquire_gives_the_lease_back(parts: Parts) -> None:
     """A caller that gave up does not hold up the next."""
     home = parts()
@@ -42,12 +65,7 @@ async def test_cancelling_an_acquire_gives_the_lease_back(parts: Parts) -> None:
     home.kinesis.looks = 10**9
     waiting = asyncio.create_task(home.acquire("first"))
     await registering.wait()
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    record = await home.store.get(STREAM, "delays")
-    assert record is not None
-    assert (record.holding, record.fencing_token) == (None, 1)
+    await cancel(home, waiting)
 
 
 async def test_cancelling_while_the_lease_is_written_gives_it_back(
@@ -67,16 +85,7 @@ async def test_cancelling_while_the_lease_is_written_gives_it_back(
     monkeypatch.setattr(home.store, "write", write_and_hang)
     waiting = asyncio.create_task(home.acquire("first"))
     await written.wait()
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    record = await home.store.get(STREAM, "delays")
-    assert record is not None
-    assert (record.holding, record.fencing_token) == (None, 1)
-
-
-class Killed(BaseException):
-    """What a process does when it is killed: nothing more."""
+    await cancel(home, waiting)
 
 
 @pytest.mark.parametrize("operation", ["register_stream_consumer", "deregister_stream_consumer"])
@@ -85,13 +94,7 @@ async def test_killed_between_kinesis_and_the_note_leaves_no_orphan(
 ) -> None:
     """The successor finds what had been begun, and ends it."""
     home = parts()
-
-    def die() -> None:
-        # Nothing is written any more.
-        monkeypatch.setattr(home.store, "write", None)
-        raise Killed
-
-    home.kinesis.after[operation] = die
+    kill_after(home, operation, monkeypatch)
     with pytest.raises((Killed, TypeError)):
         await home.registry.release(await home.acquire())
     successor = parts()
@@ -181,12 +184,7 @@ async def test_reconciling_writes_down_what_a_killed_registry_had_registered(
 ) -> None:
     """At the start, before anybody asks: the consumer is known, by its ARN, and as ours."""
     home = parts()
-
-    def die() -> None:
-        monkeypatch.setattr(home.store, "write", None)
-        raise Killed
-
-    home.kinesis.after["register_stream_consumer"] = die
+    kill_after(home, "register_stream_consumer", monkeypatch)
     with pytest.raises((Killed, TypeError)):
         await home.acquire()
     successor = parts()
@@ -278,12 +276,7 @@ async def test_the_same_job_continues_after_it_was_killed_while_registering(
 ) -> None:
     """The consumer that its predecessor registered is ours, and it is not registered twice."""
     home = parts()
-
-    def die() -> None:
-        monkeypatch.setattr(home.store, "write", None)
-        raise Killed
-
-    home.kinesis.after["register_stream_consumer"] = die
+    kill_after(home, "register_stream_consumer", monkeypatch)
     with pytest.raises((Killed, TypeError)):
         await home.acquire()
     lease = await parts().acquire()
