@@ -29,6 +29,7 @@ from penstock.operator_attributes import (
     html,
     measures_of,
     mermaid,
+    stage_table,
     svg,
 )
 from penstock.operator_attributes._render.theme import DARK, LIGHT, STATES
@@ -317,3 +318,22 @@ def test_words_fit_their_boxes_in_the_browser(tmp_path: Path, text: str) -> None
     found = re.search(r"<title>(\{.*?\})</title>", seen)
     assert found is not None
     assert json.loads(found[1]) == {"out": [], "wide": False}
+
+
+def test_a_plan_is_a_table_in_a_notebook_and_its_text_has_lines() -> None:
+    """A row per stage, with how far it has come where that is known; names and reasons are text."""
+    graph = JobGraph("<b>job</b>")
+    graph.add_source("<script>", boundedness=Boundedness.BOUNDED)
+    graph.add_operator("daily", "<script>", keyed=True, window=GlobalWindows.create_with_end_of_stream_trigger())
+    graph.add_sink("out", "daily")
+    plan = compile(graph)
+    progress = {plan.stages[0].id: StageProgress(state=StageState.FAILED, attempts=1, error="<i>no</i>")}
+    for shown in (plan._repr_html_(), stage_table(plan, progress), explain(plan, progress)._repr_html_()):
+        assert "&lt;script&gt;" in shown
+        assert "&lt;b&gt;job&lt;/b&gt;" in shown
+        assert not {"<script>", "<b>", "<i>"} & set(re.findall("<[a-z]+>", shown))
+    assert stage_table(plan).count("<tr>") == len(plan.stages) + 1
+    assert "FAILED" in stage_table(plan, progress)
+    assert "<th>state</th>" not in plan._repr_html_()
+    assert explain(plan)._repr_html_().startswith("<pre>")
+    assert (isinstance(explain(plan), str), explain(plan).splitlines()[0].startswith("<b>job</b>: ")) == (True, True)

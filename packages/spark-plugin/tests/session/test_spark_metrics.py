@@ -194,6 +194,21 @@ def test_progress_is_parsed_wherever_it_comes_from() -> None:
     assert kinesis_progress(SimpleNamespace(lastProgress=None)) == []  # type: ignore[arg-type]  # a query
 
 
+def test_progress_is_a_table_in_a_notebook() -> None:
+    """A row per source, with both lags; values are text, whatever a query is called."""
+    numbers = ReaderNumbers.of([shard("s0", 40), shard("s1", -1)])
+    report = {"streams": ["flights"], "reader": "10.0.0.2:4711", **numbers.to_json()}
+    found = kinesis_progress({**progress_of("r", source={"latestOffset": report}), "name": "<img src=x onerror=a()>"})
+    for shown in (found._repr_html_(), found[0]._repr_html_()):
+        assert shown.count("<tr>") == 2
+        assert "&lt;img src=x onerror=a()&gt;" in shown
+        assert "<img" not in shown
+        assert "<td>flights</td>" in shown
+        assert "<td>40</td>" in shown
+        assert "<th>read, not taken: records</th>" in shown
+    assert kinesis_progress(None)._repr_html_().count("<tr>") == 1
+
+
 def test_handlers_of_a_listener_are_independent(
     sdk: tuple[InMemoryMetricReader, MeterProvider], caplog: pytest.LogCaptureFixture
 ) -> None:

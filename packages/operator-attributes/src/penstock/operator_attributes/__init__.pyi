@@ -23,7 +23,7 @@ from ._compile.plan import BlockingReason, PlannedEdge, Stage, StageInput, Stage
 from ._compile.regions import CyclicRegions
 from ._render.diagrams import graphviz, mermaid
 from ._render.picture import html, svg
-from ._render.text import explain
+from ._render.text import Explanation, explain, html_table, stage_table
 from ._schedule.api import JobStatus, StageSchedulerApi, StageStatus
 from ._schedule.blocking import BlockingStageScheduler, open_stage_scheduler
 from ._schedule.claims import Claim, ClaimDecision
@@ -62,6 +62,7 @@ __all__ = [
     "ClaimDecision",
     "CyclicRegions",
     "Estimate",
+    "Explanation",
     "GlobalWindows",
     "Input",
     "JobGraph",
@@ -108,9 +109,11 @@ __all__ = [
     "explain",
     "graphviz",
     "html",
+    "html_table",
     "measures_of",
     "mermaid",
     "open_stage_scheduler",
+    "stage_table",
     "svg",
     "window_attributes",
 ]

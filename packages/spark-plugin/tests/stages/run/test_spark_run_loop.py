@@ -131,6 +131,20 @@ def test_a_result_that_two_stages_were_about_to_read_is_computed_again(tmp_path:
     assert set(parts.run.states.values()) == {StageState.FINISHED}
 
 
+def test_a_run_and_its_explanation_are_shown_in_a_notebook(tmp_path: Path) -> None:
+    """Each stage with its state, and the warnings; all of them as text."""
+    made = pipeline(tmp_path)
+    assert made.explain()._repr_html_().startswith("<pre>job: ")
+    parts = Parts(folder_store(tmp_path), made)
+    parts.loop(Runner(parts.builder)).run()
+    parts.run.warnings = ["<script> reads a file"]
+    shown = parts.run._repr_html_()
+    assert shown.count("<tr>") == len(parts.plan.stages) + 1
+    assert shown.count("FINISHED") == len(parts.plan.stages)
+    assert ("warning: &lt;script&gt; reads a file" in shown, "<script>" in shown) == (True, False)
+    assert "warning: &lt;script&gt;" in parts.run.explain()._repr_html_()
+
+
 def test_a_wider_stage_that_was_lost_has_its_slots_before_live_ones(tmp_path: Path) -> None:
     """What was to be deployed beside its reader waits, too: by now there is another batch stage to leave room for."""
     made = Pipeline("job", store=tmp_path)

@@ -140,6 +140,12 @@ class StagePlan:
     cyclic_regions: CyclicRegions = CyclicRegions.READ_TWICE
     """The rule for cyclic regions that it was compiled with."""
 
+    def _repr_html_(self) -> str:
+        # Here: only notebooks draw.
+        from penstock.operator_attributes._render.text import stage_table
+
+        return stage_table(self)
+
     @cached_property
     def _by_id(self) -> Mapping[str, Stage]:
         return {stage.id: stage for stage in self.stages}

@@ -1,6 +1,7 @@
 """Plans, figures and stages as text."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 
 from penstock.operator_attributes._compile.graph import Vertex, VertexKind
 from penstock.operator_attributes._compile.plan import PlannedEdge, Stage, StagePlan
@@ -78,7 +79,37 @@ def role_text(vertex: Vertex) -> str:
     return f"full-dam {vertex.kind.value}" if vertex.full_dam else vertex.kind.value
 
 
-def explain(plan: StagePlan, progress: Mapping[str, StageProgress] | None = None) -> str:
+class Explanation(str):
+    """A text with lines, which a notebook shows as such."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(self)}</pre>"
+
+
+def html_table(headings: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:
+    """A table for notebooks: without styles of its own, and with all values escaped."""
+    head = "".join(f"<th>{escape(one)}</th>" for one in headings)
+    body = "".join("<tr>" + "".join(f"<td>{escape(str(one))}</td>" for one in row) + "</tr>" for row in rows)
+    title = f"<caption>{escape(caption)}</caption>" if caption else ""
+    return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def stage_table(plan: StagePlan, progress: Mapping[str, StageProgress] | None = None) -> str:
+    """The stages as a table for notebooks; with `progress` (by stage id), how far each has come too."""
+    headings = ["stage", "name", "runs as", "operators", "after", "blocks because"]
+    rows = []
+    for stage in plan.stages:
+        after = ", ".join(plan.stage(one).name for one in stage.blocking_inputs)
+        row = [stage.id, stage.name, kind_text(stage), ", ".join(stage.vertices), after or "-", stage.reason or "-"]
+        if progress is not None:
+            row += [_progress(progress[stage.id])] if stage.id in progress else ["-"]
+        rows.append(row)
+    return html_table([*headings, *([] if progress is None else ["state"])], rows, plan.name)
+
+
+def explain(plan: StagePlan, progress: Mapping[str, StageProgress] | None = None) -> Explanation:
     """The plan as text, a paragraph per stage; with `progress` (by stage id), how far each has come too."""
     progress = progress or {}
     vertices = {vertex.name: vertex for vertex in plan.vertices}
@@ -89,7 +120,7 @@ def explain(plan: StagePlan, progress: Mapping[str, StageProgress] | None = None
     lines = [f"{plan.name}: {stages}, {edges}"]
     for stage in plan.stages:
         lines += ["", *_stage(plan, stage, vertices, reads, progress.get(stage.id))]
-    return "\n".join(lines) + "\n"
+    return Explanation("\n".join(lines) + "\n")
 
 
 def _stage(

@@ -49,25 +49,69 @@ class KinesisProgress:
     processed_rows_per_second: float
     numbers: ReaderNumbers
 
+    def _repr_html_(self) -> str:
+        return ProgressList([self])._repr_html_()
+
+
+_COLUMNS: Final = (
+    *("query", "batch", "streams", "rows", "rows per second", "shards", "behind the stream: least (ms)"),
+    *("average (ms)", "most (ms)", "read, not taken: records", "bytes", "losses", "condition"),
+)
+
+
+class ProgressList(list[KinesisProgress]):
+    """The progress of the Kinesis sources of a query; a table in a notebook."""
+
+    def _repr_html_(self) -> str:
+        # Here: only notebooks draw.
+        from penstock.operator_attributes import html_table
+
+        rows = []
+        for one in self:
+            numbers = one.numbers
+            lags = (
+                numbers.min_millis_behind_latest,
+                numbers.avg_millis_behind_latest,
+                numbers.max_millis_behind_latest,
+            )
+            rows.append(
+                [
+                    one.query_name or one.query_id,
+                    one.batch_id,
+                    ", ".join(one.streams),
+                    one.input_rows,
+                    f"{one.processed_rows_per_second:.1f}",
+                    numbers.shards,
+                    *("unknown" if lag == UNKNOWN else lag for lag in lags),
+                    numbers.buffered_records,
+                    numbers.buffered_bytes,
+                    numbers.losses,
+                    numbers.condition or numbers.held_back_by or "-",
+                ]
+            )
+        return html_table(_COLUMNS, rows)
+
 
 ProgressHandler = Callable[[KinesisProgress], None]
 
 
 def kinesis_progress(
     progress: "StreamingQueryProgress | StreamingQuery | Mapping[str, Any] | None",
-) -> list[KinesisProgress]:
+) -> ProgressList:
     """The progress of a query's Kinesis sources, one entry each; none of other sources, or before any progress.
+
+    A notebook shows it as a table.
 
     Takes a query, its `lastProgress`, or one of its `recentProgress`, classic or of Spark Connect.
     """
     if progress is None:
-        return []
+        return ProgressList()
     if not isinstance(progress, StreamingQueryProgress | Mapping):
         return kinesis_progress(progress.lastProgress)
     document: Mapping[str, Any] = progress
     if isinstance(progress, StreamingQueryProgress):
         document = json.loads(progress.json)
-    found = []
+    found = ProgressList()
     for place, source in enumerate(document.get("sources", ())):
         report = source.get("latestOffset")
         if isinstance(report, str):

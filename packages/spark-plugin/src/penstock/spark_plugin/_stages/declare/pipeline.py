@@ -17,6 +17,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from penstock.operator_attributes import (
     Boundedness,
     CyclicRegions,
+    Explanation,
     Input,
     JobGraph,
     OperatorAttributes,
@@ -325,8 +326,8 @@ class Pipeline:
             _log.warning("%s", warning)
         return plan
 
-    def explain(self, spark: SparkSession | None = None) -> str:
-        """The stages as text, before anything runs, and warnings.
+    def explain(self, spark: SparkSession | None = None) -> Explanation:
+        """The stages as text, before anything runs, and warnings; a notebook shows them line by line.
 
         Args:
             spark: With a session, the functions of the sources and operators are called in it, to name what a live
@@ -341,7 +342,7 @@ class Pipeline:
             Exception: with a session, what a function raises, with its name and place as a note.
         """
         plan = self._plan()
-        text, warnings = explain(plan), self._warnings()
+        text, warnings = str(explain(plan)), self._warnings()
         if spark is not None:
             from penstock.spark_plugin._stages.run.start import find_warnings
 
@@ -353,7 +354,7 @@ class Pipeline:
             )
         for one in find_refreshes(self._declared, plan):
             text += f"\nrefresh: {one.operator!r} is computed again every {seconds_text(one.every_seconds)}\n"
-        return text + "".join(f"\nwarning: {warning}\n" for warning in warnings)
+        return Explanation(text + "".join(f"\nwarning: {warning}\n" for warning in warnings))
 
     def readers(self) -> dict[str, list[Declared]]:
         """The live sinks that read an unbounded source, by its name: each is a query, which reads it separately."""

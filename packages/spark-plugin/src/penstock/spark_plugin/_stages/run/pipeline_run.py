@@ -13,6 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.operator_attributes import (
     Estimate,
+    Explanation,
     Stage,
     StagedJob,
     StageFailed,
@@ -27,6 +28,7 @@ from penstock.operator_attributes import (
     html,
     measures_of,
     mermaid,
+    stage_table,
 )
 from penstock.spark_plugin._for_stages import arriving_bytes_per_second
 from penstock.spark_plugin._stages.run.failures import NEVER, QueryRestarts, Restart, RestartPolicy, words
@@ -123,11 +125,16 @@ class PipelineRun:
         """The refreshes of results, by the operator's name."""
         return self._refreshes.progress if self._refreshes is not None else {}
 
-    def explain(self) -> str:
+    def _repr_html_(self) -> str:
+        notes = [one.line(operator) for operator, one in self.refreshes.items()]
+        notes += [f"warning: {warning}" for warning in self.warnings]
+        return stage_table(self.plan, self.progress) + (Explanation("\n".join(notes))._repr_html_() if notes else "")
+
+    def explain(self) -> Explanation:
         """The plan with the progress of each stage, refreshes, and warnings."""
-        text = explain(self.plan, self.progress)
+        text = str(explain(self.plan, self.progress))
         text += "".join(f"\n{one.line(operator)}\n" for operator, one in self.refreshes.items())
-        return text + "".join(f"\nwarning: {warning}\n" for warning in self.warnings)
+        return Explanation(text + "".join(f"\nwarning: {warning}\n" for warning in self.warnings))
 
     def mermaid(self) -> str:
         """The plan as a Mermaid flowchart, with states."""
