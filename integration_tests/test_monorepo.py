@@ -68,7 +68,9 @@ def imported(member: Path) -> set[str]:
                 names |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {name for name in names if name.partition(".")[0] not in sys.stdlib_module_names}
+    # Type checkers know `typing_extensions` themselves; nothing imports it when it runs.
+    known = {*sys.stdlib_module_names, "typing_extensions"}
+    return {name for name in names if name.partition(".")[0] not in known}
 
 
 def distribution_of(name: str, own: dict[str, str]) -> str:
