@@ -23,7 +23,7 @@ _COMPILE = ["uv", "pip", "compile", "-", "--universal", "--generate-hashes", "--
 # Neither comments nor options: the lock says what, not from where.
 _COMPILE += ["--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links", "--output-file", str(LOCK)]
 _HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
-# Where a file came from is nobody's business: the hash says which it is.
+# The origin of a file does not matter: the hash identifies it.
 _PLACE = re.compile(r"://|--index-url|--extra-index-url|--find-links|--trusted-host| @ ")
 # What tools/install_hatch.sh installs, before there is an environment.
 _HATCH = "hatch>=1.18"
@@ -87,7 +87,7 @@ def read_lock(text: str) -> list[Locked]:
 
 
 def lock_problems(text: str, requirements: Sequence[str]) -> list[str]:
-    """Why a lock is not that of the requirements; nothing when it is."""
+    """Why a lock does not match the requirements; empty if it does."""
     problems = [f"the lock says where a file lies: {found[0]!r}" for found in _PLACE.finditer(text)]
     try:
         locked = read_lock(text)
@@ -141,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     lock = commands.add_parser("lock", help="write requirements.lock; versions in it stay where they can")
     lock.add_argument("--upgrade", action="store_true", help="take the newest versions")
-    commands.add_parser("check", help="tell whether the lock is that of all pyproject.toml; asks nobody")
+    commands.add_parser("check", help="check that the lock matches all pyproject.toml; works offline")
     audit = commands.add_parser("audit", help="look for known vulnerabilities of what is locked")
     audit.add_argument("--service", default=SERVICE, help="where advisories are asked for; default: %(default)s")
     audit.add_argument("--required", action="store_true", help="fail when they cannot be asked for")
@@ -150,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _lock(upgrade=arguments.upgrade)
     if arguments.command == "check":
         found = lock_problems(LOCK.read_text(), requirements_of(ROOT))
-        return _tell(found, f"{LOCK.name} is that of all packages", "run: hatch run lock")
+        return _tell(found, f"{LOCK.name} matches all packages", "run: hatch run lock")
     return _audit(arguments.service, required=arguments.required)
 
 

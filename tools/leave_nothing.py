@@ -1,4 +1,4 @@
-"""End what a run of tests leaves running, however the run ends: by itself, by Ctrl-C, or by a kill.
+"""End the processes that a run of tests leaves behind, however the run ends: normally, by Ctrl-C, or by a kill.
 
 Drivers, their JVMs and services are processes of their own, and some are in sessions of their own: neither Ctrl-C nor
 the end of the process that started them ends them. So each carries a mark in its environment, which whatever it starts

@@ -30,7 +30,7 @@ FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.sql.streaming.pollingD
 collect garbage, which take a quarter of the processor time. Nor need a query that waits for files list them 100 times a
 second, as Spark has it, which takes a fifth of a processor."""
 HOME = Path(sys.prefix) / "share" / f"spark-{version('pyspark')}-{zlib.crc32(Path(__file__).read_bytes()):08x}"
-"""Made anew for another PySpark, and when this file is another one."""
+"""Created again for another PySpark, and when this file changes."""
 ARCHIVE = HOME / "classes.jsa"
 _OPTIONS = "JAVA_TOOL_OPTIONS"
 _DAEMON = "pyspark/daemon.py"
@@ -177,7 +177,7 @@ def use() -> None:
     """Let all processes that this one starts take the home, if it is there."""
     if ARCHIVE.exists():
         # Without Java's log: it would be among what a JVM prints.
-        # The archive is used where it was meant to lie in memory: moving it takes a tenth of a second of each JVM.
+        # The archive is used at its intended address: relocating it takes a tenth of a second in each JVM.
         in_place = "-XX:+UnlockDiagnosticVMOptions -XX:ArchiveRelocationMode=0"
         archive = f"-Xshare:auto -XX:SharedArchiveFile={ARCHIVE} {in_place} -Xlog:cds=off -Xlog:cds+dynamic=off"
         options = f"{FLAGS} {archive}"

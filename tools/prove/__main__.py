@@ -24,7 +24,7 @@ class Proof(Protocol):
         """Declare its options."""
 
     def run(self, arguments: argparse.Namespace) -> bool:
-        """Try it, and tell whether it holds."""
+        """Run the proof and return whether it holds."""
 
 
 PROOFS: Mapping[str, Proof] = {

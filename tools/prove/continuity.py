@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SUMMARY = "every record is delivered exactly once, or an error or a counted loss names shard and range"
 
 EXAMPLES = 4
-"""Histories of one seed: few, so that what follows a failure is told soon."""
+"""Histories of one seed: few, so that failures are reported soon."""
 STEPS = 30
 SELF_CHECK_SEEDS = 40
 

@@ -115,7 +115,7 @@ def try_pair(pair: Pair, folder: Path, constraints: tuple[str, ...] = ()) -> Out
 
 
 def table_row(outcome: Outcome) -> str:
-    """Of the table in Markdown."""
+    """Its row of the table in Markdown."""
     pair = outcome.pair
     if outcome.untried:
         return f"| {pair.spark} | {pair.python} | not run: {outcome.untried} | |"

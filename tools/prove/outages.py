@@ -347,7 +347,7 @@ def _without_sts(world: World) -> Iterator[None]:
     asked = world.sts.asked
     world.sts.refusal = (503, "ServiceUnavailable")
     try:
-        # It is away for nobody until credentials are to be renewed, which is once a minute at most.
+        # No caller notices its absence until credentials are renewed, which is once a minute at most.
         while world.sts.asked == asked and world.is_alive():
             world.sleep(0.5)
         yield

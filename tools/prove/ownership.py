@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> bool:
         if world.faketime is None:
             print("no clock steps: libfaketime is missing (apt-get install libfaketime)", flush=True)
         else:
-            print("clocks of services step by libfaketime; those of drivers and clients do not", flush=True)
+            print("clocks of services step by libfaketime; clocks of drivers and clients do not", flush=True)
         world.wait_until_live()
         if arguments.self_check:
             return _self_check(world)
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> bool:
 
 
 def _self_check(world: World) -> bool:
-    """Break each rule at one point: each has to be told."""
+    """Break each rule at one point: each break must be reported."""
 
     def break_all(names: Iterable[str]) -> None:
         for check in names:
@@ -90,7 +90,7 @@ def _self_check(world: World) -> bool:
     verdicts = judge(world.evidence())
     print(table(verdicts))
     missed = [check for check in BREAKS if not any(one.faults and one.check.endswith(check) for one in verdicts)]
-    print(f"not told: {', '.join(missed)}" if missed else "each break is told", flush=True)
+    print(f"not reported: {', '.join(missed)}" if missed else "each break is reported", flush=True)
     return not missed
 
 

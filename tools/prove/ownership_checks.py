@@ -53,7 +53,7 @@ class Holding:
         holder: what runs the job.
         needs: the processes that have to run for its lease to be renewed, the holder's own among them.
         since: when it was seen to have the consumer.
-        until: when it was told to let it go, or was killed or superseded; infinite if neither.
+        until: when it had to release it, or was killed or superseded; infinite if neither.
         time_to_live: of the lease, in seconds.
         grace: seconds after it before the consumer may be ended.
         is_seen_early: whether `since` is when it acquired its lease, and not a later moment.
@@ -89,7 +89,7 @@ class Evidence:
         ids: how often it has each id.
         rows: what each query gave.
         again: micro-batches that were run again.
-        changed: those of them that did not have the same rows.
+        changed: the ones whose rows differed.
         acknowledged: ids whose writes were acknowledged.
         timeline: of all processes.
         holdings: who had which consumer.
@@ -140,7 +140,7 @@ RIVALS = "no rival let in beside a live holder"
 LOST = "no lease lost but to another holder"
 CLAIMS = "each claimed result is committed once"
 CLAIMERS = "no claim is taken from a live driver"
-HANDOVERS = "the successor goes on, its predecessor ends"
+HANDOVERS = "the successor continues, its predecessor ends"
 QUERIES = "nothing ends that was not told to"
 LEFT = "no consumer left"
 
@@ -219,7 +219,7 @@ def _rivals(evidence: Evidence) -> Verdict:
 def _is_beside(holding: Holding, let_in: Mapping[str, Any], timeline: Timeline) -> bool:
     asked_at, answered_at = float(let_in["asked_at"]), float(let_in["at"])
     end = min(answered_at, holding.until) if holding.is_lost else answered_at
-    # When it was let in between question and answer nobody knows: the holder has to be live from the one to the other.
+    # The moment between question and answer is unknown: the holder has to be live from one to the other.
     ends = (asked_at, math.nextafter(end, 0.0))
     is_its_time = let_in["consumer"] == holding.consumer and asked_at < end <= holding.until
     return is_its_time and all(holding.proves_life(timeline, at) for at in ends)

@@ -1,6 +1,6 @@
 """What else owns something in `hatch run prove ownership`, a process each: see ROLES.
 
-Each appends what it saw to a file, a JSON object a line with the machine's monotonic time, before it goes on.
+Each appends what it saw to a file, a JSON object a line with the machine's monotonic time, before it continues.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _rival(events: Events, settings: dict[str, Any], number: int) -> None:
                 events.add("unclear", consumer=consumer, asked_at=asked_at, reason=f"{type(error).__name__}: {error}")
             else:
                 events.add("let in", consumer=consumer, asked_at=asked_at, token=lease.fencing_token)
-                # Its lease is left to run out, as that of a job that was killed.
+                # Its lease expires, like the lease of a killed job.
                 time.sleep(20)
 
 

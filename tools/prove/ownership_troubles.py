@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SHORTEST_FREEZE, LONGEST_FREEZE = 5.0, 120.0
 LONGEST_STORE_FREEZE = 20.0
 LONGEST_STEP = 240.0
-"""Of a clock, in seconds. AWS refuses requests that are signed 5 minutes off."""
+"""Largest step of a clock, in seconds. AWS refuses requests that are signed 5 minutes off."""
 END_SECONDS = 120.0
 """Within which a driver that has a successor ends."""
 
@@ -125,7 +125,7 @@ def hand_over(
     chance: random.Random,
     meanwhile: Callable[[Life], None] = lambda _: None,
 ) -> None:
-    """Start a successor while a driver is frozen or slow; then let the old one go on."""
+    """Start a successor while a driver is frozen or slow; then resume the old driver."""
     old = world.lives[kind]
     is_frozen = chance.random() < 0.6
     began = time.monotonic()
@@ -139,7 +139,7 @@ def hand_over(
         what = f"{old.driver.name} runs {END_SECONDS:.0f} s beside its successor {new.driver.name}"
         world.fault(checks.HANDOVERS, what, old.driver.name)
     world.end_driver(old)
-    # Who looks after drivers may not have seen it yet.
+    # The supervisor of drivers may not have seen it yet.
     time.sleep(2)
     if new.has_failed:
         what = f"{new.driver.name} ended, whose predecessor {old.driver.name} was {'frozen' if is_frozen else 'slow'}"

@@ -43,7 +43,7 @@ START_SECONDS = 300.0
 """Within which a driver gives its first rows."""
 SETTLE_SECONDS = 240.0
 STOP_SECONDS = 120.0
-"""Within which drivers and clients end that are told to."""
+"""Seconds within which drivers and clients end after a request."""
 QUERIES = {"fleet": ("fleet",), "local": ("embedded", "polling")}
 """By kind of driver. The queries that have a consumer of their own have its name."""
 _SPARKS_OWN = "Python worker failed to connect back"
@@ -60,8 +60,8 @@ class Life:
         kind: of driver: a key of `QUERIES`.
         needs: the processes without which the leases of its queries cannot be renewed.
         live_at: when each query was seen to have finished a batch.
-        told_at: when it was told to end, was killed or superseded, or ended by itself; infinite until then.
-        has_failed: whether it ended by itself, without being told to.
+        told_at: when it was asked to end, was killed or superseded, or ended on its own; infinite until then.
+        has_failed: whether it ended without a request.
     """
 
     kind: str
@@ -155,7 +155,7 @@ class World:
         self.start_client(name)
 
     def start_client(self, name: str) -> None:
-        """Start a client, which goes on from what it wrote down."""
+        """Start a client, which resumes from its notes."""
         self._counts[name] += 1
         settings = {**self._client_settings[name], "generation": f"{name.replace(' ', '-')}-{self._counts[name]}"}
         if name.startswith("claimer"):
@@ -174,7 +174,7 @@ class World:
         self._events.append({"at": at, "what": "gone", "client": name})
 
     def start_driver(self, kind: str) -> Life:
-        """Start a driver of a kind; it goes on from the checkpoints of its predecessor."""
+        """Start a driver of a kind; it resumes from the checkpoints of its predecessor."""
         self._counts[kind] += 1
         count = self._counts[kind]
         registry = f"registry {count % 2 + 1}"
@@ -297,7 +297,7 @@ class World:
 
     @contextmanager
     def frozen(self, name: str, of: Service | Session) -> Iterator[None]:
-        """Stop a process, and let it go on at the end."""
+        """Stop a process, and resume it at the end."""
         self.timeline.mark(name, False, time.monotonic())
         of.signal(signal.SIGSTOP)
         try:
@@ -327,7 +327,7 @@ class World:
             with self.busy[name]:
                 self.clients.pop(name).kill()
         with suppress(RuntimeError):
-            # On a busy machine a driver may still be starting; what it does not read is told below.
+            # On a busy machine a driver may still be starting; records that it does not read are reported below.
             self.wait_until_live()
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -417,7 +417,7 @@ class World:
             for encoded in records.encoded:
                 record = msgspec.json.decode(encoded)
                 keys[shard, record["SequenceNumber"]] += 1
-                # What was put directly has random bytes behind its id, and nobody asks for that.
+                # Records that were put directly have random bytes after their id, and are not looked for.
                 ids[pybase64.b64decode(record["Data"])[:60].decode(errors="replace")] += 1
         return keys, ids
 

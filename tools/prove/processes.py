@@ -25,7 +25,7 @@ _KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody has."""
+    """A free port of the loopback interface."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
@@ -181,7 +181,7 @@ class Session:
         return not self.is_alive()
 
     def pids(self) -> set[int]:
-        """Of all of its processes."""
+        """The ids of all of its processes."""
         # Not the process group: Spark's daemon of workers makes one of its own.
         return {int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit() and self._has(one)}
 

@@ -42,11 +42,11 @@ SHARD_COUNTS = (4, 6)
 SAMPLE_SECONDS = 5.0
 SETTLE_SECONDS = 180.0
 FEWEST_SAMPLES = 60
-"""Of a life, behind its first quarter, through which a line is fitted: five minutes."""
+"""Samples after the first quarter of a run that a fit needs: five minutes."""
 BLOCKS = 12
 """Means of so many parts of a life are fitted: neighbouring samples are alike, and would make the error too small."""
 GROWTH = 0.05
-"""Of what is held, an hour: less is called flat, whatever the error."""
+"""Growth per hour of what is held: less counts as flat, whatever the error."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

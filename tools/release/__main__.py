@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.release", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     check = commands.add_parser("check", help="tell what keeps the packages from being released together")
-    check.add_argument("--tag", help="tag of the release, such as v1.2.3: has to be that of the version")
+    check.add_argument("--tag", help="tag of the release, such as v1.2.3: must match the version")
     commands.add_parser("set", help="write a version into all packages").add_argument("version")
     made = commands.add_parser("build", help="build all wheels and source archives, and look into them")
     made.add_argument("--out-dir", type=Path, default=ROOT / "dist", help="default: dist/")

@@ -21,7 +21,7 @@ class Cell:
     environment: str
     spark: str
     python: str
-    """Its version; that of whoever runs the matrix where it is empty."""
+    """Its version; empty means the version that runs the matrix."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ def find_cells(hatch_toml: str) -> list[Cell]:
 
 
 def has_python(version: str) -> bool:
-    """Whether it is installed and runs: a name on the path alone may be that of a launcher for another version."""
+    """Whether it is installed and runs: a name on the path may belong to a launcher for another version."""
     found = shutil.which(f"python{version}")
     if found is None:
         return False
@@ -82,9 +82,9 @@ def run_matrix(
 
 
 def table_row(outcome: Outcome) -> str:
-    """Of a table in Markdown."""
+    """Its row of the table in Markdown."""
     cell = outcome.cell
-    return f"| {cell.spark} | {cell.python or 'that of hatch'} | {outcome.words.replace('|', '/')} |"
+    return f"| {cell.spark} | {cell.python or 'as hatch has it'} | {outcome.words.replace('|', '/')} |"
 
 
 def read_cells(root: Path, names: Sequence[str]) -> list[Cell]:

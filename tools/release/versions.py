@@ -23,7 +23,7 @@ class Member:
     name: str
     version: str
     requirements: tuple[str, ...]
-    """All of them, those of extras too."""
+    """All requirements, including the extras."""
 
     @property
     def wheel_stem(self) -> str:
@@ -76,7 +76,7 @@ def sibling_bounds(version: str) -> str:
 def problems(members: Sequence[Member], licence: str, tag: str | None = None) -> list[str]:
     """What keeps the members from being released together, one line each, with what to do.
 
-    With a tag, such as `v1.2.3`, it has to be that of the members' version.
+    A tag, such as `v1.2.3`, must match the members' version.
     """
     found = []
     versions = sorted({member.version for member in members})
@@ -103,7 +103,7 @@ def _member_problems(member: Member, names: Iterable[str], licence: str) -> list
         found.append(f"{member.name}: CHANGELOG.md has no heading '## {member.version}'")
     copy = member.folder / "LICENSE"
     if not copy.exists() or copy.read_text() != licence:
-        found.append(f"{member.name}: LICENSE is missing or not that of the root; copy it")
+        found.append(f"{member.name}: LICENSE is missing or differs from the root's; copy it")
     return found
 
 
@@ -122,7 +122,7 @@ def with_version(pyproject: str, version: str, names: Iterable[str]) -> str:
 
 
 def with_heading(changelog: str, version: str, today: date) -> str:
-    """The text of a changelog whose unreleased entries are those of the version.
+    """The text of a changelog whose unreleased entries belong to the version.
 
     They join those of a heading that is there already, which gets a date. A changelog without any entries says so:
     every package gets the version, also one that did not change.

@@ -1,4 +1,4 @@
-"""A service that answers as it is told."""
+"""A service that answers according to a script."""
 
 import asyncio
 import json

@@ -120,7 +120,7 @@ def test_notes_are_as_private_as_the_letters(
 def test_letters_whose_file_goes_away_meanwhile_are_written_once_and_so_are_the_others(
     emulator: RunningEmulator, options: AwsOptions, tmp_path: Path, when: str
 ) -> None:
-    """A micro-batch that runs again removes those of the time before."""
+    """A micro-batch that runs again removes the letters of its previous run."""
     stream = f"vanishing {when}".replace(" ", "-")
     make_stream(emulator, stream)
     keep(tmp_path, letter(b"1", stream), name="a.json")

@@ -76,7 +76,7 @@ def test_the_sink_of_your_own_in_the_readme_loses_nothing_when_it_is_killed(tmp_
         offsets.append(offset_of(saved))
     assert offsets == sorted(set(offsets))
     assert len(lines_of(tmp_path)) < len(LINES)
-    # Of the lines, at least those after the saved offset are read again, and none before it.
+    # Lines after the saved offset are read again, and no line before it.
     sent = int(run_example(tmp_path, FICKLE))
     assert sent >= len(LINES) - offsets[-1]
     assert sorted(lines_of(tmp_path)) == sorted(LINES)

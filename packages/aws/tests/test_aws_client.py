@@ -88,7 +88,7 @@ async def test_a_server_that_is_away_or_garbled_may_come_back(unused_tcp_port: i
 
 
 async def test_answers_and_errors_tell_the_services_time() -> None:
-    """As those of the other clients of the session do."""
+    """As the calls of the session's other clients do."""
     for status in (200, 400):
         async with answering(status, b"{}") as url:
             session = AwsSession(emulator_options(url))

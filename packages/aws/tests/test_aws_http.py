@@ -278,7 +278,7 @@ async def test_an_answer_before_the_request_was_sent_whole_is_told_and_ends_the_
 
 
 async def test_a_call_that_takes_too_long_ends_with_its_connection() -> None:
-    """The error says how long it waited; a late answer finds nobody."""
+    """The error says how long it waited; a late answer is dropped."""
 
     async def answer(server: Server, writer: asyncio.StreamWriter) -> None:
         if len(server.requests) > 1:

@@ -9,7 +9,7 @@ SECRETS = ("planted/key+0f1e2d3c", "plantedTOKEN998877==", "planted-external-001
 
 
 def test_what_botocore_logs_holds_no_secret(caplog: pytest.LogCaptureFixture) -> None:
-    """At DEBUG it logs whole requests and answers: neither the caller's secrets nor those of the role are in it."""
+    """At DEBUG it logs whole requests and answers: the log contains neither the caller's secrets nor the role's."""
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

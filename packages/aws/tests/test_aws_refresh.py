@@ -79,7 +79,7 @@ async def test_old_credentials_are_used_while_sts_is_away(sts: Sts, caplog: pyte
 
 
 async def test_revoked_credentials_are_an_error_that_passes_while_sts_is_away(sts: Sts) -> None:
-    """Though they would live for an hour: nobody can tell yet whether there are others."""
+    """Though they would be valid for an hour: other credentials may not exist yet."""
     now = [0.0]
     async with kinesis(revoked="ASIA1") as (url, signers):
         session = AwsSession(sts.options(url), clock=lambda: now[0])
@@ -164,7 +164,7 @@ async def test_expired_credentials_are_an_error_that_passes(sts: Sts) -> None:
     [((403, "AccessDenied"), ErrorKind.FATAL), ((500, "InternalFailure"), ErrorKind.RETRYABLE)],
 )
 def test_what_sts_says_decides_whether_it_passes(sts: Sts, refusal: tuple[int, str], kind: ErrorKind) -> None:
-    """A role that must not be assumed is told at once."""
+    """A role that must not be assumed raises at once."""
     sts.refusal = refusal
     with pytest.raises(AwsCredentialsError, match=refusal[1]) as caught:
         AwsSession(sts.options("http://127.0.0.1:1")).frozen_credentials()
@@ -206,7 +206,7 @@ def test_a_source_of_this_host_that_fails_is_named_in_the_log(
 
 
 def test_a_login_that_is_missing_is_told_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It does not come by itself."""
+    """A new login does not happen automatically."""
     (tmp_path / "config").write_text(
         "[profile job]\nsso_start_url = https://sso.invalid\nsso_region = us-east-1\nsso_account_id = 123456789012\n"
         "sso_role_name = reader\n"

@@ -151,7 +151,7 @@ def test_an_endpoint_is_told_without_looking_for_credentials(monkeypatch: pytest
 def test_a_configuration_file_that_cannot_be_parsed_is_an_option_error(
     tmp_path: Path, profile: str | None, option: str
 ) -> None:
-    """Of the session, not of the first call."""
+    """The session raises the error, not the first call."""
     (tmp_path / "config").write_text("[default\nnonsense")
     with pytest.raises(AwsOptionError, match="Unable to parse config file") as error:
         AwsSession(AwsOptions(profile=profile))

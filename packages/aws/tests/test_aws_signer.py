@@ -1,4 +1,4 @@
-"""Signatures: those of botocore, made faster."""
+"""Signatures are the same as botocore's."""
 
 import datetime
 from contextlib import AbstractContextManager

@@ -1,4 +1,4 @@
-"""Bytes that nobody should send end in a typed error: never in another one, never in a hang, never in much memory.
+"""Invalid bytes end in a typed error: never in another error, never in a hang, never in much memory.
 
 One target, `sink-user-code`, reads no bytes of others: they say where code of the user raises inside of a writer.
 
@@ -33,12 +33,12 @@ from tools.prove.fuzz.target import LONGEST_INPUT, MEBIBYTE, Target
 if TYPE_CHECKING:
     import argparse
 
-SUMMARY = "bytes that nobody should send end in a typed error, in time and in little memory"
+SUMMARY = "invalid bytes end in a typed error, in time and in little memory"
 
 SLICE_SECONDS = 10.0
-"""Of one target, before the next one has its turn."""
+"""Seconds for one target, before the next one has its turn."""
 LONGEST_SECONDS = 5.0
-"""Of the processor, that one input may take; six times as long by the clock, for one that only waits."""
+"""Seconds of processor time for one input; six times as long by the clock, for an input that only waits."""
 MOST_KEPT = 2_000
 """Inputs of a target in the corpus."""
 TARGETS: dict[str, Target] = {**PARSERS, **FILES, **CALLS, **RULES, **SINK}
@@ -87,7 +87,7 @@ def _run_slice(name: str, seed: int, seconds: float, corpus: Path) -> int | None
     (corpus / name).mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "tools.prove", "fuzz", "--only", name, "--seed", str(seed)]
     command += ["--corpus", str(corpus), "--in-this-process", str(seconds)]
-    # Of the slice before: loading takes its time, and would be taken for a hang.
+    # For the previous slice: loading takes time, and would look like a hang.
     (corpus / name / "now").unlink(missing_ok=True)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     number, since, words = 0, (0.0, 0.0), ""

@@ -43,7 +43,7 @@ from penstock.rpc._server.rules import CallRules, calls_of, rules_of
 from tools.prove.fuzz.target import MEBIBYTE, Target, loop, shape
 
 MOST_CALLS = 6
-"""Of one input."""
+"""Calls that one input may make."""
 _PATIENCE_SECONDS = 0.02
 _ANSWERS = 3
 TOLD = {

@@ -99,7 +99,7 @@ class _Ends:
 
 
 class _Destination(FakeDestination):
-    """Takes entries, refuses them for a while or for good, or raises."""
+    """Takes entries, refuses them temporarily or permanently, or raises."""
 
     def __init__(self, chance: Random) -> None:
         super().__init__()

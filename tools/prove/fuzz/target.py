@@ -20,7 +20,7 @@ class Target:
     seeds: Callable[[], Sequence[bytes]]
     """Inputs to begin with."""
     attempt: Callable[[bytes], str]
-    """Tries one. Returns how it was answered, in words; raises for an answer that nobody foresaw."""
+    """Tries one input. Returns a description of the answer; raises for an unexpected answer."""
     memory_bytes: int = 64 * MEBIBYTE
     """That a process which tries its inputs may take beyond what it has when the seeds were tried."""
 

@@ -39,7 +39,7 @@ def user_words(image: Image) -> list[str]:
 
 
 def python_for(image: Image) -> str:
-    """A Python that the image's user may run: that of the tests may be in root's own folder."""
+    """A Python that the image's user may run: the tests' own Python may be in root's folder."""
     candidates = [sys.executable, *filter(None, [shutil.which("python3", path="/usr/local/bin:/usr/bin")])]
     check = "import sys; sys.exit(sys.version_info < (3, 11))"
     for python in candidates:
@@ -93,7 +93,7 @@ class Machine:
         for one in held:
             one.close()
         make_secrets(folder / "secrets")
-        # A container gets each of its files by itself; processes have to enter the folder.
+        # A container gets each of its files separately; processes have to enter the folder.
         (folder / "secrets").chmod(0o755)
         for name in SERVICES:
             self._prepare(name)

@@ -64,7 +64,7 @@ def test_a_container_has_no_rights_and_no_secret_of_its_own(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def open_folder() -> Iterator[Path]:
-    """Where users other than that of the tests may read, which pytest's own folders do not let them."""
+    """A folder that other users may read, unlike pytest's own folders."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         yield Path(folder)
@@ -101,7 +101,7 @@ SECURED = ("registry", "reader", "sink", "stages")
 
 
 def test_a_service_has_a_token_of_its_own() -> None:
-    """And a certificate and a key, and nobody else's; the console, which asks all services, has no key."""
+    """And only its own certificate and key; the console, which asks all services, has no key."""
     given = {name: set(service.get("secrets", [])) for name, service in SERVICES.items()}
     assert {name: given[name] for name in SECURED} == {name: {f"{name}_{kind}" for kind in KINDS} for name in SECURED}
     assert given["console"] == {f"{name}_token" for name in (*SECURED, "console")} | {"authorities"}
@@ -131,7 +131,7 @@ def test_each_secret_is_another_and_a_certificate_is_for_its_service_alone(tmp_p
 
 
 def test_an_image_holds_what_it_needs_of_these_wheels_and_nothing_else_of_ours(images: dict[str, Path]) -> None:
-    """Each package of ours in an image is one of the wheels, and another image's packages are not in it."""
+    """Each Penstock package in an image is one of the wheels, and packages of other images are not in it."""
     listed = {}
     for dockerfile, environment in images.items():
         versions = {path.name for path in environment.glob("lib/python3*/site-packages/penstock_*.dist-info")}
@@ -160,7 +160,7 @@ def test_what_it_starts_becomes_healthy_and_ends_cleanly(images: dict[str, Path]
             if user_words(image_of(name)):
                 status = Path(f"/proc/{process.pid}/status").read_text()
                 assert f"Uid:\t{image_of(name).user.partition(':')[0]}\t" in status
-        # Without its token a service answers nobody; with it, over TLS, it does.
+        # A service answers only with its token, over TLS.
         address = machine.local("console", SERVICES["console"]["environment"]["PENSTOCK_CONSOLE_REGISTRY_ENDPOINT"])
         asked = (*image_of("registry").entrypoint, "ls", "--json", "--endpoint", address)
         trusting = ("--ca-file", "/run/secrets/authorities")

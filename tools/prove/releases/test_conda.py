@@ -27,7 +27,7 @@ def declared(name: str) -> dict[str, Any]:
 
 
 def brought(name: str, extras: frozenset[str] = frozenset()) -> Iterator[tuple[str, Requirement | None]]:
-    """The packages of ours that an installation brings, each by its name, and what each of them needs of others."""
+    """The Penstock packages of an installation by name, and the other packages that each of them needs."""
     project = declared(name)["project"]
     yield name, None
     optional = project.get("optional-dependencies", {})
@@ -53,7 +53,7 @@ def test_rattler_build_refuses_what_it_does_not_know() -> None:
 
 
 def test_it_installs_the_packages_that_pip_would(recipe: dict[str, Any]) -> None:
-    """All of what `pip install penstock` brings of ours, with their commands, and without asking an index."""
+    """All Penstock packages of `pip install penstock`, with their commands, without an index."""
     ours = {name for name, _ in brought("penstock")}
     command, *folders = recipe["build"]["script"].split(" ./")
     assert command == "python -m pip install --no-deps --no-build-isolation -vv"

@@ -160,7 +160,7 @@ def test_values_that_cannot_be_are_refused_by_name(values: dict[str, Any], name:
 
 @needs_helm
 def test_an_installation_says_what_to_give_to_queries() -> None:
-    """The endpoints by the names that certificates are for, those of readers one by one."""
+    """The endpoints by the names in their certificates, with each reader separately."""
     values = {"reader": {"replicas": 3}}
     ended = helm("install", "penstock", "--dry-run=client", "--namespace", "streams", values=values)
     assert ended.returncode == 0, ended.stderr

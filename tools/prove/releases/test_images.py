@@ -23,7 +23,7 @@ def test_each_service_and_the_emulator_has_a_dockerfile() -> None:
 
 @each_dockerfile
 def test_a_linter_of_dockerfiles_has_nothing_to_say(dockerfile: Path) -> None:
-    """Its rules are those of the format and of Docker's own advice."""
+    """Its rules come from the format and from Docker's own advice."""
     linter = str(Path(sys.executable).with_name("hadolint"))
     ended = subprocess.run([linter, "--no-color", str(dockerfile)], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (0, "")
@@ -46,7 +46,7 @@ def test_an_image_is_small_pinned_and_without_rights(dockerfile: Path) -> None:
 
 @each_dockerfile
 def test_an_image_is_made_of_its_wheel_and_runs_its_command(dockerfile: Path) -> None:
-    """It installs the member that it lies beside, and runs it; its wheels are all that is sent to a builder."""
+    """It installs and runs the member in its folder; only its wheels are sent to a builder."""
     image, member = read_image(dockerfile), MEMBERS[dockerfile.parent]
     project = tomllib.loads((dockerfile.parent / "pyproject.toml").read_text())["project"]
     assert name_of(image.requirement) == member.name

@@ -88,7 +88,7 @@ def test_the_role_of_a_service_allows_what_the_service_calls(role: str, service:
 
 
 def test_a_role_allows_each_action_where_it_is_needed() -> None:
-    """The bucket is the job's alone, the table the registry's; only the gateway writes, and only where it is told."""
+    """The bucket is the job's alone, the table the registry's; only the gateway writes, and only to its streams."""
     bucket, table = "${aws_s3_bucket.checkpoints.arn}", "${aws_dynamodb_table.leases.arn}"
     read = {"${var.streams}", "${local.consumers}"}
     written = {f"${{var.destinations.{kind}}}" for kind in ("kinesis", "firehose", "dynamodb", "sqs")}
@@ -106,14 +106,14 @@ def test_a_role_allows_each_action_where_it_is_needed() -> None:
 
 
 def test_each_role_has_a_trust_policy_of_its_own() -> None:
-    """Whoever may assume one role may not thereby assume another."""
+    """An identity that may assume one role may not assume another."""
     (role,) = (one['"aws_iam_role"']['"role"'] for one in terraform()["resource"] if '"aws_iam_role"' in one)
     assert role["for_each"] == "${local.roles}"
     assert role["assume_role_policy"] == "${var.trust_policies[each.key]}"
 
 
 def test_terraform_makes_the_table_of_the_registry() -> None:
-    """Its keys are those of the store."""
+    """Its keys are the keys of the store."""
     text = (DEPLOY / "terraform" / "main.tf").read_text()
     table = text[text.index('resource "aws_dynamodb_table"') :]
     keys = [re.findall(rf'{kind}_key +=  *"(\w+)"', table)[0] for kind in ("hash", "range")]

@@ -125,7 +125,7 @@ def modules_of(member: Member) -> list[str]:
 
 
 def words_of(html: str) -> str:
-    """What a reader sees of a page; of an image, what stands for it."""
+    """The visible text of a page, with the alternative text of images."""
     return re.sub(r"<[^>]+>", "", re.sub(r'<img[^>]* alt="([^"]*)"[^>]*>', r"\1", html))
 
 
@@ -148,14 +148,14 @@ def test_artefacts_hold_what_belongs_there_and_nothing_else(member: Member, buil
 
 @each_member
 def test_a_source_archive_makes_the_wheel_of_the_tree(member: Member, built: Path, tmp_path: Path) -> None:
-    """Whoever builds from the source archive gets the same files, to the byte."""
+    """A build from the source archive gives the same files, byte for byte."""
     build(member, tmp_path, from_tree=True, isolated=False)
     assert wheel_contents(wheel_of(member, tmp_path)) == wheel_contents(wheel_of(member, built))
 
 
 @each_member
 def test_a_wheel_tells_what_it_is_and_which_siblings_it_takes(member: Member, built: Path) -> None:
-    """A sibling of this version or a later patch of it is taken, that of the next minor version is not."""
+    """A sibling of this version or a later patch is accepted, a sibling of the next minor version is not."""
     metadata = wheel_metadata(wheel_of(member, built))
     assert metadata["license-expression"] == ["Apache-2.0"]
     assert metadata["license-file"] == ["LICENSE"]
@@ -202,7 +202,7 @@ def test_a_readme_is_rendered_by_an_index(member: Member, built: Path) -> None:
 
 @each_member
 def test_a_readme_leads_nowhere_that_an_index_has_not(member: Member, built: Path) -> None:
-    """Links to files of the repository are words in a wheel's description; its words are those of the README."""
+    """Links to files of the repository are plain text in a wheel's description; its text is the README's."""
     (text,) = wheel_metadata(wheel_of(member, built))["description"]
     readme = (member.folder / "README.md").read_text()
     shown, whole = readme_renderer.markdown.render(text), readme_renderer.markdown.render(readme)
@@ -223,7 +223,7 @@ def test_a_readme_leads_nowhere_that_an_index_has_not(member: Member, built: Pat
 )
 def test_a_wheel_installed_alone_imports_whole(member: Member, alone: Alone, tmp_path: Path) -> None:
     """In an empty environment, with nothing but what the package declares, each of its modules imports."""
-    # Of all that others bring, PySpark alone is not brought: a platform has its own.
+    # PySpark is the only dependency that is not installed: a platform has its own.
     extra = "[pyspark]" if member.name == "penstock-spark-plugin" else ""
     python = alone(f"{member.name}{extra}")
     modules = [name for name in modules_of(member) if needs_no_extra(name)]
@@ -325,7 +325,7 @@ def test_the_plugin_is_installed_beside_the_packages_of_databricks(built: Path, 
     before = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
     (below,) = (runtime / "lib").glob("python*/site-packages")
     (own,) = (notebook / "lib").glob("python*/site-packages")
-    # Behind those of the notebook, as a runtime's are.
+    # After the notebook's paths, as in a runtime.
     (own / "runtime.pth").write_text(f"{below}\n")
     subprocess.run([UV, "pip", "install", "-q", "-p", str(notebook), "pip"], check=True)
     python = str(notebook / "bin" / "python")
@@ -345,7 +345,7 @@ def test_the_plugin_is_installed_beside_the_packages_of_databricks(built: Path, 
 
 @pytest.mark.timeout(600)
 def test_all_wheels_together_make_one_working_installation(built: Path, alone: Alone, tmp_path: Path) -> None:
-    """In one empty environment with all extras, each public module imports, and `penstock` is nobody's own package."""
+    """In an empty environment with all extras, each public module imports, and no package owns `penstock`."""
     wheels = [wheel_of(member, built) for member in MEMBERS]
     extras = [wheel_metadata(wheel).get("provides-extra", []) for wheel in wheels]
     wanted = [f"{member.name}[{','.join(extra)}]" for member, extra in zip(MEMBERS, extras, strict=True)]

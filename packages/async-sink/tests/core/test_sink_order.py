@@ -258,7 +258,7 @@ async def test_a_key_that_waits_for_itself_leaves_room_to_other_keys(
 async def test_an_entry_without_a_key_that_can_be_compared_is_refused_when_it_is_written(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock, many: bool
 ) -> None:
-    """Later nobody could be told, and it would be lost on its way out of the buffer."""
+    """Later no caller could get the error, and the entry would be lost on its way out of the buffer."""
     async with keyed(make_writer, fake, clock, ordering=Ordering.PER_KEY) as writer:
         wrong = (["no key"], 1)
         with pytest.raises(RecordError, match=rf"record {int(many)}: .*unhashable"):

@@ -26,7 +26,7 @@ async def fill(writer: FakeWriter, entries: list[int | str]) -> None:
 async def test_a_full_buffer_is_an_error_at_once_if_set_so(
     make_writer: MakeWriter, fake: FakeDestination, entry: int | str, reason: str, waiting: int
 ) -> None:
-    """The error says which limit was reached; the record is not written, and the writer goes on."""
+    """The error says which limit was reached; the record is not written, and the writer continues."""
     fake.script = [fake.hold()] * 3
     writer = make_writer(max_block_time=timedelta(0), max_buffered_bytes=1_000, max_in_flight_requests=3)
     await fill(writer, [entry] * (30 + waiting))
@@ -47,7 +47,7 @@ async def test_a_full_buffer_is_an_error_at_once_if_set_so(
 async def test_a_write_waits_for_room_so_long_and_no_longer(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
 ) -> None:
-    """Until just before the time it waits, then it gives up; the waiting is counted by its reason."""
+    """It waits until the time is over and then raises; the wait is counted by its reason."""
     fake.script = [fake.hold()] * 20
     writer = make_writer(max_block_time=timedelta(seconds=2), max_in_flight_requests=3)
     await fill(writer, ["x"] * 130)

@@ -29,7 +29,7 @@ KEYS = 5
 
 
 class Unsteady(FakeDestination):
-    """Refuses at random: single records, whole requests, for good, or for one record that it does not name."""
+    """Refuses at random: single records, whole requests, permanently, or for one record that it does not name."""
 
     def __init__(self, random: Random, clock: FakeClock, *, hostile: bool) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ def test_rows_and_elements_are_accounted_for_however_a_writer_ends(
     sharded: bool,
     ends_after: int | None,
 ) -> None:
-    """Accepted, given up or in the snapshot; listeners hear of each once; orders hold; nothing hangs."""
+    """Accepted, abandoned or in the snapshot; listeners hear of each once; orders hold; nothing hangs."""
 
     async def run() -> None:
         clock, dead = FakeClock(), list[int]()

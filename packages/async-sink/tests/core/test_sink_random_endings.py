@@ -22,7 +22,7 @@ class Slow(FakeDestination):
         super().__init__()
         self.random, self.clock = random, clock
         self.given_up: set[Any] = set()
-        """Entries of requests whose answer nobody waited for: they may be there twice."""
+        """Entries of cancelled requests: they may be there twice."""
 
     async def submit(self, entries: Sequence[Any], handler: Any) -> None:
         self.requests.append(request := FakeRequest(list(entries), handler))
@@ -103,7 +103,7 @@ def test_however_a_writer_ends_each_record_is_somewhere(
             callback(record)
 
         def callback(record: TerminalRecord[Any]) -> None:
-            # A request that nobody waited for till its answer is not a failure of its records.
+            # A cancelled request is not a failure of its records.
             assert record.error_code != "WriterClosed"
             dead.append(record.entry)
 

@@ -51,7 +51,7 @@ class Fickle(FakeDestination):
 
 
 class Hostile(Fickle):
-    """Refuses requests for a poisonous entry too, refuses entries for good, and names lanes."""
+    """Refuses requests for a poisonous entry too, refuses entries permanently, and names lanes."""
 
     async def submit(self, entries, handler) -> None:  # type: ignore[no-untyped-def]  # as in the base
         if any(entry.endswith("3") for entry in entries) and self.random.random() < 0.5:

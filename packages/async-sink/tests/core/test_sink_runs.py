@@ -50,7 +50,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def test_a_destination_that_asks_for_their_number_makes_no_entries(made: list[str]) -> None:
-    """From the record batch to the acknowledgement no entry is made, if nobody looks at one."""
+    """From the record batch to the acknowledgement no entry is created unless code reads one."""
     sizes: list[int] = []
 
     def accept(entries: Sequence[object], handler: ResultHandler[Any]) -> None:
@@ -63,7 +63,7 @@ async def test_a_destination_that_asks_for_their_number_makes_no_entries(made: l
 
 
 async def test_a_failed_entry_does_not_keep_its_neighbours(made: list[str]) -> None:
-    """What comes back is an entry of its own: the rows of its request are let go."""
+    """A failed entry becomes a separate object, and the rows of its request are freed."""
     answers = iter([[EntryFailure(4, throttled=False)], []])
     # Rows that other tests left in cycles.
     gc.collect()
@@ -124,7 +124,7 @@ class ByRange(OneByOne):
     [(OneByOne, [(i, 1) for i in range(15)]), (ByRange, [(0, 9), (9, 6)])],
 )
 async def test_a_listener_is_told_of_neighbours_at_once_if_it_can(kind: type[OneByOne], told: list[Any]) -> None:
-    """One that knows single entries only is told of each."""
+    """A listener without `acknowledged_many` gets a call for each entry."""
     listener = kind()
     async with RowsWriter(lambda entries, handler: handler.complete()) as writer:
         await writer.write(KinesisRequestEntry(b"", "first"))
@@ -134,7 +134,7 @@ async def test_a_listener_is_told_of_neighbours_at_once_if_it_can(kind: type[One
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=20), st.data())
 def test_a_run_falls_apart_into_its_entries_however_it_was_split(sizes: list[int], data: st.DataObject) -> None:
-    """Numbers, indices and sizes stay those of each entry."""
+    """Numbers, indices and sizes of each entry stay the same."""
     rest = EntryRun(EntryRows.of([f"e{i}" for i in range(len(sizes))], sizes), number=100, index=7, written_at=3.0)
     whole, parts = rest.wrappers(), list[EntryRun[str]]()
     while rest.count > 1 and data.draw(st.booleans()):

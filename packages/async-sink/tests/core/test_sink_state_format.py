@@ -141,7 +141,7 @@ def test_any_changed_byte_and_any_cut_is_noticed(kind: str) -> None:
     ],
 )
 def test_bytes_that_are_no_state_are_an_error(raw: bytes, words: str) -> None:
-    """Foreign, damaged and newer states are told apart."""
+    """Foreign, damaged and newer states raise different errors."""
     with pytest.raises(SinkError, match=words):
         state_from_bytes(raw)
 
@@ -162,7 +162,7 @@ def test_states_of_today_stay_readable(kind: str, raw: bytes) -> None:
 
 
 class LineCodec:
-    """Of a destination whose entries are lines; its first version had them in UTF-16."""
+    """Codec of entries that are lines; its first version encoded them in UTF-16."""
 
     name = "lines"
     version = 2

@@ -37,7 +37,7 @@ class Poisoned(FakeDestination):
 
 
 def refuse(*positions: int) -> Callable[[FakeRequest], None]:
-    """Refuse these for good."""
+    """Refuse these permanently."""
 
     def behave(request: FakeRequest) -> None:
         request.handler.retry_failures(
@@ -111,7 +111,7 @@ async def test_a_record_that_fails_too_often_is_handed_over_with_its_history(
 async def test_an_old_record_is_not_sent_again(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
 ) -> None:
-    """When its time to live is over it is given up as expired, however many attempts it has left."""
+    """When its time to live is over it expires, however many attempts it has left."""
     fake.script = [fake.fail(0)] * 50
     told: list[TerminalRecord[Any]] = []
     handler = CallbackHandler(told.append)
@@ -176,7 +176,7 @@ async def test_a_handler_that_fails_ends_the_writer_and_loses_nothing(
 
 
 async def test_a_handler_that_does_not_say_is_told_as_the_writer_is_opened(make_writer: MakeWriter) -> None:
-    """And not as the first record is given up, which may be much later."""
+    """Not when the first record is abandoned, which may be much later."""
     own: Any = Own(takes_many=False)
     del own.takes_many
     with pytest.raises(AttributeError, match="takes_many"):
@@ -201,7 +201,7 @@ class Own:
 async def test_a_handler_that_is_cancelled_ends_the_writer_and_loses_nothing(
     make_writer: MakeWriter, fake: FakeDestination
 ) -> None:
-    """What it awaits was cancelled, not the writer closed: nobody waits for it for ever."""
+    """The handler's awaitable was cancelled, not the writer closed: the writer does not wait for it forever."""
 
     async def cancelled(record: TerminalRecord[Any]) -> None:
         raise asyncio.CancelledError

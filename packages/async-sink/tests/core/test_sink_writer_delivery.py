@@ -104,7 +104,7 @@ async def test_an_oversize_element_raises_on_write_and_the_writer_goes_on(
 
 
 async def test_a_submission_that_answers_nothing_is_an_error(make_writer: MakeWriter, fake: FakeDestination) -> None:
-    """A destination that forgets its result handler is told so, instead of hanging."""
+    """A destination that forgets its result handler raises instead of hanging."""
 
     def forget(request: FakeRequest) -> None:
         pass

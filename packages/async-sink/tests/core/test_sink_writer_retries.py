@@ -123,7 +123,7 @@ async def test_a_request_without_an_answer_is_sent_again(
 async def test_an_answer_after_the_time_out_is_ignored(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
 ) -> None:
-    """The entries were put back already: a late answer neither completes nor doubles them."""
+    """The entries are in the buffer again: a late answer neither completes nor duplicates them."""
     fake.script = [fake.hold()]
     async with make_writer() as writer:
         await writer.write_many("0123456789")

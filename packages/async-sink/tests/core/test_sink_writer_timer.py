@@ -22,7 +22,7 @@ async def test_the_timer_flushes_at_100_not_at_99_milliseconds(
 async def test_the_timer_does_not_wait_for_the_destination(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
 ) -> None:
-    """With no request allowed, the timer marks what is due and the loop goes on; it leaves when it may."""
+    """With no request allowed, the timer marks what is due and does not block the loop; it leaves when it may."""
     fake.script = [fake.hold()]
     async with make_writer(max_in_flight_requests=1) as writer:
         await writer.write_many("a" * 10 + "bc")

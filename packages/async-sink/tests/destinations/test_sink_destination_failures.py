@@ -1,4 +1,4 @@
-"""Partial failures and error classes of all services, against a server that answers as it is told."""
+"""Partial failures and error classes of all services, against a server that follows a script."""
 
 import base64
 from collections.abc import Callable
@@ -262,7 +262,7 @@ async def test_sqs_gives_up_what_is_the_senders_fault(service: ScriptedService) 
 
 @pytest.mark.parametrize("make", [firehose, dynamodb, sqs])
 def test_each_destination_starts_with_one_batch_in_flight(make: Any) -> None:
-    """The limit doubles from there until the first throttle: nobody knows what the destination takes."""
+    """The limit doubles from there until the first throttle, because the capacity of the destination is unknown."""
     service = ScriptedService()
     service.url = "http://127.0.0.1:1"
     strategy = make(service).create_writer().strategy
@@ -314,7 +314,7 @@ class Listener:
 async def test_a_listener_learns_of_the_entry_that_spoils_a_request(
     service: ScriptedService, make: Any, of: Any, target: str, code: str
 ) -> None:
-    """The others are written; the writer goes on, without a handler for records that are given up."""
+    """The others are written, and the writer continues without a handler for abandoned records."""
 
     def answer(body: Body) -> tuple[int, Body]:
         bad = any(bad in str(body) for bad in ("'bad'", base64.b64encode(b"bad").decode()))

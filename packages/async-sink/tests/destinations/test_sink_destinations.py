@@ -271,7 +271,7 @@ WRONG: Any = b"bytes"
 async def test_a_message_that_breaks_a_rule_is_refused_on_write(
     emulator: RunningEmulator, queue: str, entry: SqsRequestEntry, words: str
 ) -> None:
-    """Before it could spoil its batch; the writer goes on."""
+    """Before it could spoil its batch; the writer continues."""
     async with sqs(emulator, queue).create_writer() as writer:
         with pytest.raises(RecordError, match=words):
             await writer.write(entry)

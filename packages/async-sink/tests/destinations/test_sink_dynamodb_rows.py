@@ -32,7 +32,7 @@ TEXTS = pa.map_(pa.string(), pa.string())
     ],
 )
 def test_a_map_is_a_map_wherever_it_stands(kind: Any, value: Any, attribute: Any) -> None:
-    """Not a list of lists of two, by which nobody would find it again; a null is one."""
+    """Not a list of pairs, in which no query would find a key; a null stays a null."""
     batch = pa.record_batch({"id": pa.array(["x", "y"]), "value": pa.array([value, None], kind)})
     rows = plain_rows(batch)
     assert DynamoDbRequestEntry.put(rows[0]).item == {"id": {"S": "x"}, "value": attribute}

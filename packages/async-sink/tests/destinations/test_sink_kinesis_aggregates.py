@@ -260,7 +260,7 @@ CLOSED, STILL_OPEN = shard(PARENT, 0, TOP, closed=True), shard(PARENT, 0, TOP)
 
 @pytest.mark.parametrize("seen", [LOWER, UPPER])
 async def test_a_split_that_is_listed_by_halves_loses_nothing(service: ScriptedService, seen: dict[str, Any]) -> None:
-    """Records of a shard that nobody has named yet go alone, and none is sent twice."""
+    """Records of a shard that is not listed yet are sent alone, and none is sent twice."""
     stream = SplitStream([CLOSED, seen])
     service.script = [stream.answer] * 1_000
     split = KinesisStreamsSink(emulator_options(service.url), "flights", aggregation=AggregationConfig())
@@ -271,7 +271,7 @@ async def test_a_split_that_is_listed_by_halves_loses_nothing(service: ScriptedS
 
 @pytest.mark.parametrize("ahead", [False, True])
 async def test_a_shard_that_takes_records_is_aggregated_again(service: ScriptedService, ahead: bool) -> None:
-    """The ids of a stream that is made again begin anew, and a listing may be ahead of what takes records."""
+    """The ids of a stream that is created again start from the beginning, and a listing may be ahead of the shards."""
     whole, split = {PARENT: (0, TOP)}, CHILDREN
     stream = SplitStream([CLOSED, LOWER, UPPER] if ahead else [STILL_OPEN])
     stream.open = whole

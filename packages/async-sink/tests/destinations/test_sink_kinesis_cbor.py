@@ -1,4 +1,4 @@
-"""PutRecords in CBOR says what it says in JSON, and falls back to JSON where nobody understands it."""
+"""PutRecords in CBOR says what it says in JSON, and falls back to JSON where the server does not understand it."""
 
 import asyncio
 import base64
@@ -40,7 +40,7 @@ def test_a_body_says_in_cbor_what_it_says_in_json(records: list[KinesisRequestEn
 
 
 def record_batch(records: list[KinesisRequestEntry]) -> pa.RecordBatch:
-    """The records behind a row that is none of them."""
+    """The records after a row that is not sent."""
     columns = {
         "data": pa.array([b"before", *(one.data for one in records)], pa.binary()),
         "partitionKey": pa.array(["before", *(one.partition_key for one in records)], pa.string()),
@@ -113,7 +113,7 @@ def test_an_answer_says_in_cbor_what_it_says_in_json(
 
 
 def test_only_the_service_itself_gets_cbor_unasked() -> None:
-    """What stands in for it may take data in CBOR for base64 and say nothing."""
+    """An emulator may silently treat data in CBOR as base64."""
     for url in (
         "https://kinesis.eu-west-1.amazonaws.com/",
         "https://kinesis.cn-north-1.amazonaws.com.cn/",
@@ -129,7 +129,7 @@ def test_only_the_service_itself_gets_cbor_unasked() -> None:
 
 @pytest.mark.parametrize("aggregation", [None, AggregationConfig()], ids=["records", "aggregates"])
 def test_a_service_that_speaks_cbor_gets_all_records(aggregation: AggregationConfig | None) -> None:
-    """Throttled ones too, after they were refused in CBOR; and an error of the whole request is told in its words."""
+    """Throttled ones too, after they were refused in CBOR; and an error of the whole request keeps its message."""
     with running_emulator(tls=False) as emulator:
         client = emulator.client()
         client.create_stream(StreamName="s", ShardCount=1)

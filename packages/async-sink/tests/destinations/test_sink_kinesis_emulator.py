@@ -138,7 +138,7 @@ async def test_a_record_that_the_service_refuses_does_not_keep_the_others_back(e
     )
     async with sink.create_writer() as writer:
         for number in range(20):
-            # Larger than the stream takes, though not than the writer was told.
+            # Larger than the stream accepts, but not than the writer's limit.
             data = b"x" * (2**20 + 1) if number == 13 else b"row %d" % number
             await writer.write(KinesisRequestEntry(data, "k"))
     records = await asyncio.to_thread(read_all, emulator)

@@ -28,7 +28,7 @@ entries = st.builds(
 
 
 def test_only_failed_entries_are_looked_at_and_told_apart() -> None:
-    """Throttled entries are told from those that failed inside of the service."""
+    """Throttled entries are distinguished from entries that failed inside the service."""
     codec = PutRecordsCodec(("StreamName", "s"))
     assert codec.failures(b'{"FailedRecordCount":0,"Records":[{"SequenceNumber":"1"}]}', 1) == []
     answer = {
@@ -87,7 +87,7 @@ def arrow(**columns: object) -> pa.RecordBatch:
 
 
 def test_a_record_batch_becomes_entries_slice_by_slice() -> None:
-    """Slices are cut as asked; sizes are those of the entries; slices of a batch work too."""
+    """Slices are cut as asked, with the sizes of the entries; slices of a batch work too."""
     whole = arrow(
         data=[b"drop", b"a", b"bb", b"ccc"],
         partitionKey=["x", "k", "ключ", "k"],

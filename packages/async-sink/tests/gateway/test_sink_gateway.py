@@ -312,7 +312,7 @@ async def test_a_client_survives_a_restart_of_the_gateway() -> None:
 
 
 async def test_a_wrong_token_fails_at_once() -> None:
-    """There is no point in trying it again."""
+    """The client does not retry."""
     settings = ServerSettings(
         security=ServerSecurity(token="a-right-token-of-tests-with-32-characters"), drain_seconds=0.5
     )

@@ -135,7 +135,7 @@ async def full_gateway(fake: FakeDestination) -> AsyncIterator[tuple[str, SinkGa
 
 
 async def test_a_client_that_waits_for_its_first_credits_learns_that_the_destination_goes_on() -> None:
-    """It is told while those before it are written, or throttled; then it has the whole window, and no more."""
+    """It gets signs of life while earlier entries are written or throttled, and then the whole window."""
     fake = FakeDestination()
     async with full_gateway(fake) as (address, servicer):
         fake.script = [fake.hold()] * 2

@@ -30,7 +30,7 @@ def test_entries_that_are_read_together_are_those_that_are_read_one_by_one(sent:
 
 
 def test_neighbours_count_as_each_of_them_would() -> None:
-    """A batch is settled when all of its entries are; its retries are those of its entries."""
+    """A batch is settled when all of its entries are; its retries are the sum of theirs."""
     settled: list[BatchTracker] = []
     tracker = BatchTracker(7, 5, 100, settled.append, lambda _: None)
     tracker.acknowledged_many(0, 3, 2)

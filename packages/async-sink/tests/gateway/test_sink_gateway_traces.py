@@ -1,4 +1,4 @@
-"""Whose trace tells of what a gateway writes."""
+"""Traces of what a gateway writes."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -50,7 +50,7 @@ async def running_gateway() -> AsyncIterator[str]:
 
 
 async def test_each_clients_trace_holds_what_is_written_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not that of the client for which the destination was opened."""
+    """Not the trace of the client for which the destination was opened."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))

@@ -90,7 +90,7 @@ async def test_a_writer_settles_under_the_fixed_limit_of_its_destination(
 async def test_a_writer_keeps_to_a_fixed_rate(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock, rates: dict[str, float], per_second: int
 ) -> None:
-    """By records, bytes or requests: a second's worth at once, then that much each second, though nobody wakes it."""
+    """By records, bytes or requests: a second's worth at once, then that much each second, without another call."""
     strategy = TokenBucketRateLimitingStrategy(**rates)
     writer = make_writer(strategy=strategy, max_buffered_requests=1_000)
     await writer.__aenter__()

@@ -84,7 +84,7 @@ async def test_a_record_that_is_refused_for_ever_is_logged_within_ten_seconds_an
 async def test_a_flush_that_waits_for_an_answer_is_logged(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock, caplog: pytest.LogCaptureFixture, everything: bool
 ) -> None:
-    """The service is unreachable: there is no code, and one attempt."""
+    """The service is unreachable: the log shows no code and one attempt."""
     fake.script = [fake.hold()]
     writer = make_writer(request_timeout=timedelta(minutes=1))
     await writer.__aenter__()

@@ -8,17 +8,17 @@ from penstock.async_sink.errors import SinkOptionError
 
 
 class Ordering(Enum):
-    """Which order of the records a writer keeps at their destination."""
+    """The order of records that a writer guarantees at the destination."""
 
     NONE = "none"
-    """Entries that fail are overtaken by newer ones while they back off. The fastest."""
+    """No order: newer entries overtake entries that failed and wait for a retry. The fastest setting."""
     PER_KEY = "per key"
-    """Records of one key arrive in the order of writing: one of them is in flight at a time, and the next one leaves
-    when it is accepted, or given up. Records of different keys overtake each other. A key's rate is at most one record
-    per round trip."""
+    """Records with the same key arrive in the order of writing: one of them is in flight at a time, and the next is
+    sent when it is accepted or abandoned. Records of different keys overtake each other. A key's rate is at most one
+    record per round trip."""
     STRICT = "strict"
-    """All records arrive in the order of writing: one request is in flight, and nothing overtakes what failed. Where a
-    destination may accept a part of a request, requests hold one entry."""
+    """All records arrive in the order of writing: one request is in flight, and no entry overtakes a failed one. If a
+    destination can accept a part of a request, each request contains one entry."""
 
 
 MEBIBYTE = 1024 * 1024
@@ -47,7 +47,7 @@ _DURATIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class AsyncSinkConfig:
-    """Limits of a writer. The defaults are those of Kinesis Data Streams in FLIP-171's connectors.
+    """Limits of a writer. The defaults fit Kinesis Data Streams, as in FLIP-171's connectors.
 
     At most max_buffered_requests + max_in_flight_requests x max_batch_size entries are held, of max_buffered_bytes +
     max_in_flight_requests x max_batch_size_in_bytes: with the defaults 35,000 entries of 378 MiB.
@@ -59,10 +59,10 @@ class AsyncSinkConfig:
     max_batch_size: int = 500
     """Entries in a request. PutRecords takes 500."""
     max_in_flight_requests: int = 50
-    """Requests that wait for their answer. So many fly, if the strategy lets them, however many entries wait."""
+    """Requests in flight, if the rate limiting strategy allows them."""
     max_buffered_requests: int = 10_000
-    """Entries that wait to be sent; those in flight do not count, as in FLIP-171. Writes wait for room. A request that
-    fails comes back even if there is none, and writes wait until there is."""
+    """Entries that wait to be sent, without entries in flight, as in FLIP-171. Writes wait for room. A request that
+    fails returns to the buffer even if it is full, and writes wait until there is room."""
     max_buffered_bytes: int = 128 * MEBIBYTE
     """Bytes of the entries that wait to be sent."""
     max_batch_size_in_bytes: int = 5 * MEBIBYTE
@@ -70,27 +70,27 @@ class AsyncSinkConfig:
     max_record_size_in_bytes: int = MEBIBYTE
     """Bytes in an entry. A larger one raises on write."""
     max_time_in_buffer: timedelta = timedelta(seconds=5)
-    """The longest that an entry waits for a batch to fill up."""
+    """How long an entry waits for a batch to fill up."""
     request_timeout: timedelta = timedelta(minutes=10)
     """How long a request may go without an answer (FLIP-451)."""
     fail_on_timeout: bool = False
-    """Whether a request without an answer fails the writer; else its entries are sent again (FLIP-451)."""
+    """Whether a request without an answer fails the writer. Otherwise its entries are sent again (FLIP-451)."""
     fail_on_error: bool = False
-    """Whether an entry that the destination refuses is given up at once; else it is sent again."""
+    """Whether an entry that the destination refuses is abandoned at once instead of being sent again."""
     max_attempts: int | None = None
-    """Submissions of an entry before it is given up; None for no bound."""
+    """How often an entry is sent before it is abandoned; None for no limit."""
     time_to_live: timedelta | None = None
-    """How long after it was written an entry may still be sent again; None for no bound. It is looked at when the
-    entry fails and before it leaves."""
+    """How long after it was written an entry may be sent; None for no limit. Checked when the entry fails and before
+    it is sent."""
     ordering: Ordering = Ordering.NONE
-    """Which order of the records is kept."""
+    """The order of records that is guaranteed."""
     max_block_time: timedelta | None = None
     """How long `write` waits for room in the buffer, or in the share of its shard: None for as long as it takes, 0 to
     raise at once."""
     retry_backoff_base: timedelta = timedelta(milliseconds=50)
-    """First upper bound of the random wait before entries are sent again; it doubles with each attempt."""
+    """Upper bound of the random wait before the first retry; it doubles with each attempt."""
     retry_backoff_maximum: timedelta = timedelta(seconds=2)
-    """Largest upper bound of that wait."""
+    """Largest upper bound of the random wait."""
 
     def __post_init__(self) -> None:
         for name in (

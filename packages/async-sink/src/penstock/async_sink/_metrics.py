@@ -13,7 +13,7 @@ from opentelemetry import metrics
 
 @dataclass
 class SinkMetrics:
-    """Numbers since the writer was made. Kept up to date by the writer; read only for everybody else."""
+    """Counts since the writer was created. Updated by the writer; read-only for callers."""
 
     records_out: int = 0
     """Entries that the destination has accepted, each counted once however often it was sent: the metric
@@ -27,25 +27,25 @@ class SinkMetrics:
     requests: int = 0
     """Requests sent."""
     failed: int = 0
-    """Entries that came back, for whatever reason, counted again each time (numRecordsOutErrors)."""
+    """Entries that were not accepted, counted each time (numRecordsOutErrors)."""
     retried: int = 0
-    """Entries that were put back to be sent again, counted again each time."""
+    """Entries that were sent again, counted each time."""
     throttled: int = 0
-    """Entries that came back because the destination was full, counted again each time."""
+    """Entries that were refused because the destination was full, counted each time."""
     rejected: int = 0
-    """Entries that were given up because the destination refused them, for good or too often."""
+    """Entries that were abandoned because the destination refused them permanently or too often."""
     expired: int = 0
-    """Entries that were given up because their time to live was over."""
+    """Entries that were abandoned because their time to live had expired."""
     dead_lettered: int = 0
-    """Entries that the terminal record handler has taken."""
+    """Entries that the terminal record handler took."""
     timed_out: int = 0
     """Requests without an answer in time."""
     signs_of_life: int = 0
-    """Times that a sink gateway said that its destination goes on, or that the strategy held entries back by a rate of
+    """Times that a sink gateway reported progress, or that the strategy held entries back by a rate of
     its own: no answer comes meanwhile, though nothing is wrong. Not after a request that failed as a whole, unless the
     destination was full."""
     last_failure: str = ""
-    """Code and words of the latest failure of an entry, also of one that was sent again; empty before the first."""
+    """Code and message of the latest failure of an entry; empty before the first."""
     current_send_time_ms: float = 0.0
     """Milliseconds that the latest request took, whether it succeeded or not (currentSendTime)."""
     max_batch_size: int = 1
@@ -59,7 +59,7 @@ class SinkMetrics:
     throttled_by_lane: Counter[str] = field(default_factory=Counter)
     """Throttled entries by lane (shard), counted again each time; where the destination names it."""
     throttled_elsewhere: int = 0
-    """The others: the destination did not name their lane."""
+    """Throttled entries whose lane the destination did not name."""
     blocked_seconds: dict[str, float] = field(default_factory=dict)
     """Seconds by reason. Callers that waited for room, each on its own: `buffer_records`, `buffer_bytes`, and for the
     share of their lane or key `buffer_lane`, `buffer_key`. Requests that were due and had to wait: `rate` (the
@@ -67,7 +67,7 @@ class SinkMetrics:
 
     @property
     def fill_ratio(self) -> float:
-        """Mean share of the largest request's entries that requests had; 0 before the first."""
+        """Mean size of requests as a share of the largest request; 0 before the first."""
         return self.submitted / (self.requests * self.max_batch_size) if self.requests else 0.0
 
 
@@ -95,14 +95,14 @@ class HeldRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkGauges:
-    """A writer at this moment."""
+    """The current state of a writer."""
 
     buffer_records: int
     """Entries that wait."""
     buffer_bytes: int
     """Their bytes."""
     buffer_age_seconds: float
-    """Since the oldest of them was written; 0 when none waits."""
+    """Seconds since the oldest waiting entry was written; 0 if none waits."""
     in_flight_requests: int
     """Requests without an answer."""
     in_flight_messages: int
@@ -114,7 +114,7 @@ class SinkGauges:
 
     @property
     def held_seconds(self) -> float:
-        """How long that record has waited; 0 if there is none."""
+        """How long the held record has waited; 0 without one."""
         return 0.0 if self.held is None else self.held.seconds
 
 
@@ -124,7 +124,7 @@ SCOPE: Final = "penstock.async_sink"
 
 
 class PerProvider(Generic[T]):
-    """One object of a kind for each meter provider, which it does not outlive; made of the provider's meter."""
+    """One object for each meter provider, made from its meter and freed with it."""
 
     def __init__(self, make: Callable[[metrics.Meter], T]) -> None:
         self._make = make
@@ -168,9 +168,9 @@ _COUNTERS: Final[tuple[tuple[str, str, str, _Read], ...]] = (
     ("numRecordsAcknowledged", "{record}", "Accepted entries, each once", _of("records_out")),
     ("numRecordsOutErrors", "{record}", "Entries that came back", _of("failed")),
     ("numRecordsThrottled", "{record}", "Entries refused as too many", _throttled),
-    ("numRecordsExpired", "{record}", "Entries given up: time to live", _of("expired")),
+    ("numRecordsExpired", "{record}", "Entries that expired: time to live", _of("expired")),
     ("numRecordsDeadLettered", "{record}", "Entries the terminal handler took", _of("dead_lettered")),
-    ("numRecordsRetried", "{record}", "Entries put back to be sent again", _of("retried")),
+    ("numRecordsRetried", "{record}", "Entries sent again", _of("retried")),
     ("blockedTime", "s", "Waits, by reason", _by("reason", "blocked_seconds")),
     ("numRequests", "{request}", "Requests, by why they left", _by("reason", "flush_reasons")),
 )
@@ -188,7 +188,7 @@ os.register_at_fork(after_in_child=_new_lock)
 
 
 class CountedWriters:
-    """Writers of a meter: those that live, and the sums of those that are gone, as a counter never decreases."""
+    """Writers of a meter: live writers, and the sums of freed ones, because a counter never decreases."""
 
     def __init__(self, meter: metrics.Meter) -> None:
         self._writers: list[tuple[weakref.ref[object], _Attributes, SinkMetrics]] = []
@@ -199,7 +199,7 @@ class CountedWriters:
         meter.create_observable_gauge(_SEND_TIME, [self._send_times], "ms", "Time of the latest request")
 
     def add(self, owner: object, counted: SinkMetrics, attributes: Mapping[str, str]) -> None:
-        """Observe what `owner` counts, for as long as it lives; it is held weakly."""
+        """Observe the counts of `owner` while it exists; it is referenced weakly."""
         with _lock:
             self._let_go()
             self._writers.append((weakref.ref(owner), tuple(sorted(attributes.items())), counted))

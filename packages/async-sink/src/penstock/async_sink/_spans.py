@@ -28,7 +28,7 @@ from penstock.async_sink._metrics import (
 R = TypeVar("R")
 
 _NOWHERE: Final = Context()
-"""Of a request without a span of its own: its measurements are not an example of its caller's span."""
+"""Context of a request without its own span: its measurements are not exemplars of the caller's span."""
 
 
 class SinkTelemetry:
@@ -56,7 +56,7 @@ class SinkTelemetry:
             watched_writers.of(meter_provider).add(gauges, self._attributes)
 
     def start(self, batch: Batch[R], now: float) -> Span | None:
-        """Count a request that leaves, and begin its span; None: it has none of its own."""
+        """Count a request that is sent, and start its span; None if it has no own span."""
         counted = self.metrics
         counted.requests += 1
         counted.submitted += batch.size
@@ -66,14 +66,14 @@ class SinkTelemetry:
 
     @staticmethod
     def enter(span: Span | None, caller: Context | None) -> Token[Context] | None:
-        """Make the span current, with the baggage of the caller; without a span, what the caller had."""
+        """Make the span current, with the caller's baggage; without a span, the caller's context."""
         if span is not None:
             return otel_context.attach(trace.set_span_in_context(span, caller))
         return None if caller is None else otel_context.attach(caller)
 
     @staticmethod
     def leave(token: Token[Context] | None) -> None:
-        """Go back to where `enter` came from."""
+        """Restore the context before `enter`."""
         if token is not None:
             otel_context.detach(token)
 
@@ -122,17 +122,17 @@ class SinkTelemetry:
         self.spans.end(span, batch, now, failed=failed, throttled=throttled, error=error)
 
     def terminated(self, terminated: Sequence[Termination[R]]) -> None:
-        """Count entries that were given up."""
+        """Count abandoned entries."""
         expired = sum(each.reason is TerminalReason.EXPIRED for each in terminated)
         self.metrics.expired += expired
         self.metrics.rejected += len(terminated) - expired
 
     def dead_lettered(self, count: int) -> None:
-        """Count entries that the terminal record handler has taken."""
+        """Count entries that the terminal record handler took."""
         self.metrics.dead_lettered += count
 
     def blocked(self, reason: str | None, now: float) -> None:
-        """A request that is due waits for this reason from now on; None: no request waits."""
+        """From now on a request that is due waits for this reason; None: no request waits."""
         if reason == self._blocked_by:
             return
         if self._blocked_by is not None:
@@ -140,7 +140,7 @@ class SinkTelemetry:
         self._blocked_by, self._blocked_since = reason, now
 
     def waited(self, reason: str, seconds: float) -> None:
-        """Somebody has waited for so long."""
+        """Count a wait of a caller or a request."""
         if seconds > 0.0:
             waits = self.metrics.blocked_seconds
             waits[reason] = waits.get(reason, 0.0) + seconds
@@ -150,22 +150,22 @@ SPAN_SUBMIT = "async_sink.submit"
 PER_REQUEST: Final = "PENSTOCK_SPANS_PER_REQUEST"
 """Variable of the environment: `true` gives each request a span of its own."""
 JOINED_SECONDS: Final = 1.0
-"""For so long after a request that has a span of its own, requests of the same caller that go well share one."""
+"""For this time after a request with its own span, successful requests of the same caller share one span."""
 SLOW_SECONDS: Final = 1.0
-"""A request that takes longer is no neighbour of others."""
-# A request may carry entries of many callers; past this number of links a trace is no easier to read.
+"""A request that takes longer gets its own span."""
+# A request may have entries of many callers; more links would make a trace hard to read.
 _MAX_LINKS: Final = 16
 
 
 @cache
 def per_request() -> bool:
-    """Whether this process makes a span for each request: that costs up to a tenth of what the records do."""
+    """Whether this process makes a span for each request, which adds up to a tenth of the processor time."""
     return os.environ.get(PER_REQUEST, "").strip().lower() in ("1", "true", "yes")
 
 
 @dataclass(slots=True)
 class _Joined:
-    """Requests of one caller that went well, and have no span yet."""
+    """Successful requests of one caller that have no span yet."""
 
     caller: Context | None
     flush_at: float
@@ -202,11 +202,11 @@ def _link_other_callers(span: Span, parts: Sequence[Part[R]]) -> None:
 
 
 class RequestSpans:
-    """The spans of one writer's requests, all of them `async_sink.submit`: each request is in exactly one.
+    """The spans `async_sink.submit` of one writer: each request is in exactly one span.
 
-    A request has a span of its own when it is the first of its caller within a second, when it carries entries of
-    several callers or entries that are sent again, and when it failed, in part or whole, or took a second. The others
-    share a span for each second: a trace of thousands of equal spans costs much and says little.
+    A request has its own span if it is the first of its caller within a second, has entries of several callers or
+    entries that are sent again, failed completely or partly, or took a second. Other requests share a span for each
+    second, because thousands of equal spans are expensive and not useful.
 
     Args:
         attributes: of each span.
@@ -233,11 +233,11 @@ class RequestSpans:
 
     @property
     def flush_at(self) -> float | None:
-        """Monotonic seconds at which `flush` is due; None: no request waits for its span."""
+        """Monotonic seconds at which `flush` is due; None if no request waits for its span."""
         return None if self._joined is None else self._joined.flush_at
 
     def start(self, batch: Batch[R], now: float) -> Span | None:
-        """The span of a request that leaves, a child of what wrote the first of its entries; None: it has none yet."""
+        """Start the span of a request, a child of the caller of its first entry; None if it has no span yet."""
         parts = batch.parts
         caller = parts[0].context
         if now < self._until and caller is self._caller:
@@ -265,7 +265,7 @@ class RequestSpans:
         throttled: int,
         error: BaseException | None,
     ) -> None:
-        """A request got its answer: end its span, make it one after all, or count it among its neighbours."""
+        """End a request's span, make a span for it, or add it to the shared span."""
         if span is not None:
             if span.is_recording():
                 self._describe(span, batch, failed, throttled, error)
@@ -296,7 +296,7 @@ class RequestSpans:
         joined.slowest = max(joined.slowest, seconds)
 
     def flush(self) -> None:
-        """Make the span of the requests that went well since the last one."""
+        """Make the shared span of the successful requests since the last call."""
         joined, self._joined = self._joined, None
         if joined is None:
             return

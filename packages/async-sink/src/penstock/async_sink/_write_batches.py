@@ -29,7 +29,7 @@ class WriteSummary:
     throttled: int = 0
     """Records that were refused because the destination was full, counted each time."""
     dead_letters: int = 0
-    """Records that were given up and that the terminal record handler took; not among `records`."""
+    """Records that the terminal record handler took; not included in `records`."""
     seconds: float = 0.0
     """From the first batch to the last acknowledgement."""
 
@@ -85,16 +85,16 @@ def write_batches(
     a handler has taken it.
 
     For code without an event loop: the requests run on a loop in a thread of their own while the caller's thread makes
-    the next batch. The columns are those of the writer's `write_many`: for Kinesis `data` binary, `partitionKey`
+    the next batch. The columns are the same as for the writer's `write_many`: for Kinesis `data` binary, `partitionKey`
     string, and `explicitHashKey` string where wanted. The caller's trace context is the parent of the requests' spans.
 
     Raises:
         SinkError: NOT_ELEMENTS: what is written is something else, such as a DataFrame or a list of elements.
         SinkOptionError: a column is missing or of a type that cannot be read.
         RecordError: a record cannot be written as it is; names the record.
-        RecordsRejectedError: the destination refused records for good; names them.
-        SinkError: the destination refused a request, or cannot be reached, for good. Then records may have been
-            written all the same: delivery is at least once.
+        RecordsRejectedError: the destination refused records permanently; the error names them.
+        SinkError: the destination refused a request permanently, or stayed unreachable. Records may have been
+            written nevertheless: delivery is at least once.
     """
     began = monotonic()
     with LoopThread("async-sink") as loop:

@@ -45,7 +45,7 @@ class DeadLetter:
 
     Attributes:
         file: where it stands.
-        line: as it stands there.
+        line: the line of the file.
         kind: of its destination, such as `kinesis`.
         stream: name or ARN of the destination; None where a row named none.
         data: None for a row without data.
@@ -55,7 +55,7 @@ class DeadLetter:
         why: what was wrong, for people.
         time: when, ISO 8601.
         is_redriven: whether it has been written since.
-        is_encoded: whether `data` is that of a record; else it is a row as JSON, which could not be encoded.
+        is_encoded: whether `data` is the data of a record; otherwise it is a row as JSON that could not be encoded.
     """
 
     file: Path
@@ -150,7 +150,7 @@ def redrive(
         report: gets the stream of each letter that is refused again, and why.
 
     Raises:
-        OSError: the letters cannot be read, or nothing be noted beside them; then these were not sent.
+        OSError: the letters cannot be read, or no note can be written beside them; then they were not sent.
         SinkError: DEAD_LETTER_FILE: a file holds something else; letters before it may be written.
         SinkError: DEAD_LETTERS_BUSY: another process redrives these letters.
         SinkError: a stream cannot be written at all.
@@ -278,7 +278,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _own(path: Path, mode: int | None = None) -> Iterator[int]:
-    """Open a file for appending, and make it if it is missing. `mode` is that of `open_regular`."""
+    """Open a file for appending, and make it if it is missing. `mode` is passed to `open_regular`."""
     number = _open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, mode)
     try:
         yield number
@@ -296,7 +296,7 @@ def _open(path: Path, flags: int = os.O_RDONLY, mode: int | None = None) -> int:
 
 
 def _letters(file: Path) -> Iterator[DeadLetter]:
-    # Two letters may be alike in every field: each is noted by itself.
+    # Two letters may be equal in every field: each gets its own note.
     redriven: Counter[bytes] = Counter()
     with suppress(FileNotFoundError):
         redriven.update(hashlib.sha256(line).digest() for line in _lines(file.parent / REDRIVEN / file.name, _open))

@@ -3,10 +3,10 @@
 SinkError                      also each error that has only a code
 ├── SinkOptionError            an option is out of range or contradicts another
 ├── RecordError                a record cannot be written as it is
-├── RecordsRejectedError       the destination refused records for good
-├── DestinationError           the destination refused a whole request for good
+├── RecordsRejectedError       the destination refused records permanently
+├── DestinationError           the destination refused a whole request permanently
 ├── BufferFullError            a write found no room in the time that it may wait
-├── GatewayError               the sink gateway cannot be used, or gave up
+├── GatewayError               the sink gateway cannot be used
 └── LocationMismatchError      the client means another region, account or endpoint than the gateway
 """
 
@@ -156,7 +156,7 @@ class RecordError(SinkError, ValueError):
 
 @dataclass(frozen=True)
 class RejectedRecord:
-    """A record that the destination refused for good."""
+    """A record that the destination refused permanently."""
 
     record_number: int
     """Counts the writer's records from zero, in the order of writing."""
@@ -173,7 +173,7 @@ class RejectedRecord:
 
 
 class RecordsRejectedError(SinkError):
-    """The destination refused records for good. `records` names each.
+    """The destination refused records permanently. `records` names each.
 
     Cure: Look at the destination's words. Correct the records, or give a terminal handler (from Spark:
     `deadLetterPath`) that puts them aside.
@@ -186,7 +186,7 @@ class RecordsRejectedError(SinkError):
 
 
 class DestinationError(SinkError):
-    """The destination refused a whole request for good: trying again gives the same.
+    """The destination refused a whole request permanently.
 
     `first_record_number` is the first record of the request; its records stay in the writer's snapshot.
 
@@ -240,7 +240,7 @@ class BufferFullError(SinkError):
 
 
 class GatewayError(SinkError):
-    """The sink gateway cannot be used, or gave up. `code` is the name of the gRPC status.
+    """The sink gateway cannot be used. `code` is the name of the gRPC status.
 
     Cure: Look at `code`: UNAVAILABLE means that the endpoint does not answer, UNAUTHENTICATED that the token is
     wrong; the gateway's log has the rest.

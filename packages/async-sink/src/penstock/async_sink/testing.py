@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 async def settle(turns: int = 20) -> None:
-    """Let the tasks of the running loop go on until they wait for something that is not coming by itself."""
+    """Run the tasks of the loop until all of them wait for something."""
     for _ in range(turns):
         await asyncio.sleep(0)
 
@@ -69,7 +69,7 @@ class FakeClock:
         return sum(1 for when, _, timer in self._timers if timer.callback is not None and when <= until)
 
     async def advance(self, seconds: float) -> None:
-        """Move the time, running what becomes due in its order and letting tasks go on in between."""
+        """Move the time, running due timers in their order and tasks in between."""
         until = self._now + seconds
         await settle()
         # A timer at exactly `until` runs, in spite of the rounding of sums.

@@ -42,7 +42,7 @@ def as_json(body: bytes) -> bytes:
 
 
 def is_of_service(body: bytes) -> bool:
-    """Whether an answer may be one in JSON or CBOR: an object or a map, or nothing."""
+    """Whether an answer may be JSON or CBOR: an object, a map or an empty body."""
     body = body.lstrip()
     return not body or body[:1] == b"{" or 0xA0 <= body[0] < 0xC0
 
@@ -143,7 +143,7 @@ class AwsClient:
         Raises:
             AwsServiceError: the service answered with an error, which is whole in the `__cause__`; or a parameter is
                 none, with the code `ValidationException`.
-            AwsConnectionError: no answer came, or none that can be read.
+            AwsConnectionError: no answer came, or the answer cannot be read.
             AwsCredentialsError: the credentials have expired, and no others can be fetched.
             AwsOptionError: there are no credentials, or the authorities to trust cannot be read.
         """

@@ -56,7 +56,7 @@ async def retry(
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     random: Callable[[], float] = random_module.random,
 ) -> T:
-    """Call until it succeeds, fails for good, or the attempts are used up; then the last error is raised."""
+    """Call until it succeeds, fails permanently, or the attempts are used up; then raise the last error."""
     attempt = 0
     while True:
         try:

@@ -46,11 +46,11 @@ class ConditionalStore(Protocol):
     """Bytes by key. A writer replaces a value only if it knows its newest version, so no update is lost."""
 
     async def read(self, key: str) -> StoredValue | None:
-        """The value as it was last written; None if there is none."""
+        """The latest value; None if the key has no value."""
         ...
 
     async def write(self, key: str, data: bytes, *, if_version: str | None) -> str | None:
-        """Write a value if its version is still `if_version`; None: if there is no value.
+        """Write a value if its version is still `if_version`; None means that the key has no value.
 
         A write whose answer was lost is made again, and recognised by its content. Call it with data that no other
         writer has.
@@ -170,7 +170,7 @@ class DynamoDbTable:
         )
 
     async def get(self, key: Item) -> Item | None:
-        """The item of a key as it was last written; None if there is none."""
+        """The latest item of a key; None if it does not exist."""
         answer = await self.call("get_item", Key=key, ConsistentRead=True)
         found: Item | None = answer.get("Item")
         return found

@@ -146,7 +146,7 @@ def _log_own_words(error: Exception) -> None:
 
 
 class _Quiet(logging.Filter):
-    """Drops what botocore logs, with a traceback, of each attempt of ours that fails: we tell it once."""
+    """Drops botocore's logs, with tracebacks, of each failed attempt: this module logs the failure once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,8 +164,8 @@ class RenewableCredentials:
     """What boto3 and signatures take for credentials; what is behind them can be replaced. Safe to share.
 
     Credentials that know their end are refreshed in a thread from 15 minutes before it; a refresh that fails is tried
-    again with back-off, and the old ones are used until they expire. Beside that, `renew` is for what nobody here can
-    know: a file that was rewritten, a session that was revoked, a clock that is wrong.
+    again with back-off, and the old ones are used until they expire. `renew` is for changes that cannot be seen
+    here: a file that was rewritten, a session that was revoked, a clock that is wrong.
 
     Args:
         find: looks for credentials, from the beginning. Called once now.
@@ -205,7 +205,7 @@ class RenewableCredentials:
     def _look(self) -> Credentials:
         source = self._find()
         if isinstance(source, RefreshableCredentials):
-            # botocore swallows failures before its mandatory time: then nobody could tell why, or wait before the next.
+            # botocore hides failures before its mandatory time: the cause would be unknown, and no back-off possible.
             source._mandatory_refresh_timeout = source._advisory_refresh_timeout  # type: ignore[attr-defined]
         return source
 
@@ -301,7 +301,7 @@ class RenewableCredentials:
                 self._source = self._look()
             self._given = self._source.get_frozen_credentials()
         except Exception as error:
-            # A source may be anybody's code; nobody would hear what ends the thread of a refresh.
+            # A source may be foreign code; an error would end the refresh thread unnoticed.
             self._failure = error
             self._next_refresh_at = self._clock() + _BACKOFF.delay_seconds(self._failures)
             self._failures += 1
@@ -319,10 +319,10 @@ class RenewableCredentials:
         self._next_refresh_at = self._clock() + _MIN_SECONDS_BETWEEN_REFRESHES
 
     def renew(self) -> bool:
-        """Look for credentials anew; tell whether another call is worth while. Blocks.
+        """Look for credentials again; return whether another call is worthwhile. Blocks.
 
         It is when others were found, now or within the last seconds; and when their source is away, because the next
-        signature asks it again, and raises what passes by itself.
+        signature asks it again, and raises a retryable error.
         """
         if self._is_fixed:
             return False
@@ -341,12 +341,12 @@ class RenewableCredentials:
             source = self._look()
             found = source.get_frozen_credentials()
         except (AwsError, *_SOURCE_ERRORS) as error:
-            # The caller tells that the old ones were refused.
+            # The caller reports that the old credentials were refused.
             _log.warning("credentials were refused, and none are found in their place: %s", redacted(str(error)))
             failure = error if isinstance(error, AwsError) else _credentials_error(error)
             if not isinstance(failure, AwsCredentialsError) or not failure.is_retryable:
                 return False
-            # The source is away. Whoever signs next asks it again, and gets the error, as refused ones are of no use.
+            # The source is unavailable. Refused credentials are useless, so the next signature asks it again.
             with self._refreshing:
                 self._given, self._are_refused, self._failure = None, True, error
                 self._next_refresh_at = self._clock() + _BACKOFF.delay_seconds(self._failures)

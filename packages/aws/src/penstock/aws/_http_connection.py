@@ -16,7 +16,7 @@ import httptools
 _MAX_HEAD_BYTES = 64 * 1024
 _SMALL_PART_BYTES = 1024
 MAX_BODY_BYTES = 64 * 1024 * 1024
-"""Of an answer: GetRecords, the largest of all that are asked for, gives 10 MiB, a third more in JSON."""
+"""Largest body of an answer: GetRecords returns up to 10 MiB, a third more in JSON."""
 # What is small in one packet with the head; a copy of what is large costs more than another call of the kernel.
 _MAX_JOINED_BYTES = 128 * 1024
 # After a minute without a sign of the other host's TCP the kernel ends a connection. A service that is only slow

@@ -32,20 +32,20 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, kw_only=True)
 class AwsLocation:
-    """Where AWS is reached, as far as that is known without a call: what is empty is not compared."""
+    """Where AWS is reached, as known without a call. Empty fields are not compared."""
 
     region: str = ""
     """Such as `eu-west-1`."""
     account_id: str = ""
     """Twelve digits."""
     endpoint_url: str = ""
-    """Of the service that is meant, such as `https://kinesis.eu-west-1.amazonaws.com`."""
+    """Endpoint of the service, such as `https://kinesis.eu-west-1.amazonaws.com`."""
 
     @classmethod
     def of(cls, session: AwsSession, service_name: str = "kinesis") -> AwsLocation:
         """The location of a session's calls.
 
-        Its account is that of the role which the session assumes, or `AWS_ACCOUNT_ID` of the environment where the
+        Its account is the account of the role that the session assumes, or `AWS_ACCOUNT_ID` of the environment if the
         credentials come from there.
 
         Raises:
@@ -189,7 +189,7 @@ def exposed_endpoint(
 
     Args:
         endpoints: URLs by their options.
-        access_key_id: that will be used, as far as known.
+        access_key_id: the key that will be used, if it is known.
         profile: that will be used, if any: its keys are not known.
     """
     if access_key_id and not _REAL_KEY.fullmatch(access_key_id) and not profile:
@@ -238,7 +238,7 @@ def check_encrypted(
 
 
 def account_of(arn: str) -> str:
-    """The account in an ARN; empty if there is none."""
+    """The account in an ARN; empty for an ARN without one."""
     parts = arn.split(":")
     return parts[4] if len(parts) > 5 and parts[0] == "arn" else ""
 

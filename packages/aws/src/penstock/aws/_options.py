@@ -94,7 +94,7 @@ class AwsOptions:
     credentials_provider: str | None = None
     """`package.module:callable` that gives credentials; see `CredentialsProvider`."""
     ca_bundle: str | None = None
-    """PEM file of the authorities to trust. Default: that of the environment (`AWS_CA_BUNDLE`) or the system."""
+    """PEM file of trusted authorities. Default: `AWS_CA_BUNDLE` of the environment, or the system's authorities."""
     proxy_url: str | None = field(default=None, repr=False)
     """HTTP proxy on the way to AWS, such as `http://user:password@proxy.internal:3128`; not for hosts of `NO_PROXY`.
     Default: `HTTPS_PROXY`, or for an http endpoint `HTTP_PROXY`."""
@@ -169,7 +169,7 @@ class AwsOptions:
         return tuple(arn.strip() for arn in (self.role_arn or "").split(",") if arn.strip())
 
     def _check_role_session(self) -> None:
-        # Blank is none, as of a variable that is set to nothing.
+        # A blank value, such as an empty variable, counts as not set.
         for arn in self.role_arn.split(",") if self.role_arn and self.role_arn.strip() else ():
             if not arn.strip():
                 raise AwsOptionError("roleArn", f"{self.role_arn!r} has an empty ARN beside a comma")

@@ -135,7 +135,7 @@ def _wrong_with(given: ProvidedCredentials) -> str | None:
 
 
 def assume_roles(options: AwsOptions, source: Credentials | None, create_sts_client: Callable[..., Any]) -> Credentials:
-    """Credentials of the last role of the options, each assumed with those of the one before.
+    """Credentials of the last role of the options. Each role is assumed with the credentials of the previous role.
 
     The first is assumed with `source`, or with the web identity. Duration, tags and external id are the last role's.
     """

@@ -40,7 +40,7 @@ class HttpProxy:
 
     @classmethod
     def of(cls, endpoint_url: str, proxy_url: str | None) -> HttpProxy | None:
-        """The proxy for an endpoint: `proxy_url`, or else that of the environment; None for those of `NO_PROXY`.
+        """The proxy for an endpoint: `proxy_url`, or else the environment's proxy; None for hosts in `NO_PROXY`.
 
         Raises:
             AwsOptionError: the environment names something that is not a proxy.

@@ -1,4 +1,4 @@
-"""What a service's answers tell of its clock."""
+"""The clock of a service, estimated from its answers."""
 
 from __future__ import annotations
 
@@ -90,5 +90,5 @@ def date_seconds(date: str | None) -> float | None:
         parsed = None if date is None else parsedate_to_datetime(date)
     except (ValueError, OverflowError):
         return None
-    # A zone of `-0000`, or none, is read as UTC: HTTP knows no other.
+    # The zone `-0000`, or a missing zone, means UTC: HTTP has no other.
     return None if parsed is None else (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()

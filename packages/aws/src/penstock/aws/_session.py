@@ -208,7 +208,7 @@ class AwsSession:
         return self._credentials.is_fixed
 
     def renew_credentials(self) -> bool:
-        """Look for credentials anew, because a service refused these: is a call worth another try? Blocks.
+        """Look for other credentials after a service refused these; return whether a retry is worthwhile. Blocks.
 
         Files are read again, roles assumed again, at most once in 5 seconds however many callers ask. The answer is
         False when nothing else is found, as with keys that were given as options. While their source is away it is
@@ -225,7 +225,7 @@ class AwsSession:
 
         Args:
             service_name: as boto3 has it.
-            endpoint_url: of the service. Default: that of the options for Kinesis, boto3's own choice for others.
+            endpoint_url: of the service. Default: the option for Kinesis, boto3's own choice for others.
 
         Raises:
             AwsOptionError: the endpoint is not a URL, or holds what may be a secret.
@@ -334,7 +334,7 @@ class AwsSession:
                 client = self._botocore.create_client(service_name, region_name=self.region, config=config)
             except ValueError:
                 # Botocore's, of one without a scheme, which it shows: that may hold a password.
-                where = "that of the environment or the profile"
+                where = "the value in the environment or the profile"
                 raise AwsOptionError(
                     "endpointUrl", f"{where} is not an http or https URL (example: https://kinesis.internal:4567)"
                 ) from None

@@ -89,10 +89,10 @@ class JsonSigner:
     ) -> bytes:
         """The request's first line and headers, with the empty line behind them.
 
-        `content_type` is that of the signer by default.
+        `content_type` defaults to the content type of the signer.
 
         Raises:
-            AwsOptionError: an access key or a session token cannot stand in a header.
+            AwsOptionError: an access key or a session token contains characters that a header cannot have.
             ValueError: the operation has a name that cannot be sent.
         """
         if not (operation.isascii() and operation.isalnum()):

@@ -29,12 +29,13 @@ class AwsOptionError(AwsError, ValueError):
 class AwsCredentialsError(AwsError):
     """There are no credentials that have not expired, and their source gives none.
 
-    `code` is that of STS, such as `AccessDenied`, or the name of botocore's error, such as `CredentialRetrievalError`;
-    `reason` is the source's own words, but that of a file or process of this host stands in the log alone, as a service
-    passes errors on to clients; `is_retryable` tells whether it may pass by itself.
+    `code` is the code of STS, such as `AccessDenied`, or the name of botocore's error, such as
+    `CredentialRetrievalError`. `reason` is the message of the source. Messages about files and processes of this host
+    are only logged, because services pass errors to their clients. `is_retryable` is true if the error may disappear
+    without a change.
 
-    Cure: Look at what gives the credentials, as `reason` says: STS, a metadata service, a process or a file. Reading
-    and writing go on when it gives them again.
+    Cure: Check the source of the credentials that `reason` names: STS, a metadata service, a process or a file. Reading
+    and writing resume when it returns credentials again.
     """
 
     def __init__(self, *, code: str, reason: str, is_retryable: bool) -> None:
@@ -65,7 +66,7 @@ class AwsServiceError(AwsError):
 class AwsConnectionError(AwsError):
     """No answer came: the connection was refused, reset or timed out.
 
-    `is_reached` tells whether there was a connection, over which no answer came.
+    `is_reached` is true if a connection was open and no answer came over it.
 
     Cure: Check `endpoint`, region, proxy and firewall from the host that called.
     """

@@ -31,7 +31,7 @@ class Sts:
     def __init__(self, url: str) -> None:
         self.url = url
         self.lifetime = timedelta(hours=1)
-        """Of the credentials that it gives next."""
+        """Lifetime of the credentials that it returns next."""
         self.refusal: tuple[int, str] | None = None
         """HTTP status and code of its answers; None while it works."""
         self.refused_tokens = frozenset[str]()

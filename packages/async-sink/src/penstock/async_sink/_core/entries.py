@@ -1,4 +1,4 @@
-"""An entry on its way through the writer, how elements become entries, and which exceptions end a writer."""
+"""Entries, converters from elements to entries, and the exceptions that end a writer."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class WriteContext(Protocol):
-    """What a converter may know about the writer."""
+    """The writer, as a converter sees it."""
 
     @property
     def destination(self) -> str:
@@ -27,7 +27,7 @@ class WriteContext(Protocol):
 
 
 class ElementConverter(Protocol[I_contra, R_co]):
-    """Makes a request entry of an element. One per sink; it keeps no state between elements."""
+    """Converts an element to a request entry. One per sink, without state between elements."""
 
     def apply(self, element: I_contra, context: WriteContext) -> R_co:
         """The entry for the element."""
@@ -36,7 +36,7 @@ class ElementConverter(Protocol[I_contra, R_co]):
 def function_of(
     converter: ElementConverter[I_contra, R_co] | Callable[[I_contra], R_co],
 ) -> Callable[[I_contra, WriteContext], R_co]:
-    """What a converter does; a plain function is one that does not look at the context."""
+    """Return the function of a converter; a plain function ignores the context."""
     if hasattr(converter, "apply"):
         return cast("ElementConverter[I_contra, R_co]", converter).apply
     return lambda element, context: converter(element)
@@ -62,10 +62,10 @@ def row_dictionaries(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def elements_of(given: Any, *, has_converter: bool) -> Iterable[Any]:
-    """What `write_many` was given, as elements: rows of Arrow are dictionaries for the converter.
+    """Return the elements that `write_many` was given. Rows of Arrow become dictionaries for the converter.
 
     Raises:
-        SinkError: NOT_ELEMENTS: there is no converter for rows of Arrow, or it is text, bytes, a mapping or a
+        SinkError: NOT_ELEMENTS: rows of Arrow came without a converter, or the value is text, bytes, a mapping or a
             DataFrame, of which each character, key or column would become a record.
     """
     name = type(given).__name__
@@ -88,7 +88,7 @@ def elements_of(given: Any, *, has_converter: bool) -> Iterable[Any]:
 
 @dataclass(frozen=True)
 class EntryFailure:
-    """What the destination said of one entry of a request."""
+    """Why the destination did not accept an entry of a request."""
 
     index: int
     """Place in the request, from zero."""
@@ -97,11 +97,11 @@ class EntryFailure:
     error_message: str = ""
     """The destination's words."""
     throttled: bool = True
-    """Whether it was refused because the destination is full: only that slows the writer down."""
+    """Whether the destination refused it because it is full. Only this slows the writer down."""
     final: bool = False
-    """Whether trying again would give the same: then it is not sent again."""
+    """Whether a retry would give the same result: then the entry is not sent again."""
     spoilt: bool = False
-    """Whether the request was refused whole because of some entry in it: then it is cut in two, and both are sent."""
+    """Whether an unknown entry caused the refusal of the whole request, which is then cut in two and sent again."""
     counts: bool = True
     """Whether the attempt counts against `max_attempts`. It does not while the destination is being created, or while
     its credentials are refused or cannot be fetched."""
@@ -109,7 +109,7 @@ class EntryFailure:
 
 @dataclass(frozen=True)
 class FailedAttempt:
-    """One time that an entry was sent and not accepted."""
+    """A failed attempt to send an entry."""
 
     seconds: float
     """Since it was written."""
@@ -120,34 +120,34 @@ class FailedAttempt:
 
 
 class EntryListener(Protocol):
-    """Learns what becomes of the entries that were written with it; called on the writer's loop.
+    """Receives the outcome of the entries that were written with it, on the writer's loop.
 
-    One that has a method `acknowledged_many` as well (`EntryRunListener`) gets neighbours in one call.
+    A listener with a method `acknowledged_many` (`EntryRunListener`) gets one call for consecutive entries.
     """
 
     def acknowledged(self, entry_index: int, attempts: int) -> None:
-        """The destination has accepted the entry; it was submitted `attempts` times."""
+        """The destination accepted the entry after `attempts` submissions."""
 
     def rejected(self, entry_index: int, attempts: int, failure: EntryFailure) -> None:
-        """The destination refused the entry for good. Then it does not fail the writer."""
+        """The destination refused the entry permanently. This does not fail the writer."""
 
     def abandoned(self, error: BaseException) -> None:
-        """The writer has failed: entries without a word so far get none."""
+        """The writer has failed: entries without an outcome so far get none."""
 
 
 @runtime_checkable
 class EntryRunListener(EntryListener, Protocol):
-    """A listener that wants one call for neighbours that were accepted together."""
+    """A listener that gets one call for consecutive entries that were accepted together."""
 
     def acknowledged_many(self, first_index: int, count: int, attempts: int) -> None:
         """The destination has accepted that many entries from `first_index` on; instead of `acknowledged` for each."""
 
 
 class RequestEntryWrapper(msgspec.Struct, Generic[R]):
-    """An entry with its size, and what the writer has to remember of it."""
+    """An entry with its size and the writer's data about it."""
 
     count: ClassVar[int] = 1
-    """How many entries it stands for."""
+    """Number of entries that it represents."""
 
     entry: R
     """What is sent."""
@@ -158,7 +158,7 @@ class RequestEntryWrapper(msgspec.Struct, Generic[R]):
     context: Context | None = None
     """Trace context of the caller that wrote it."""
     listener: EntryListener | None = None
-    """Learns what becomes of it."""
+    """Receives its outcome."""
     index: int = 0
     """Place among the entries of its listener."""
     attempts: int = 0
@@ -166,11 +166,11 @@ class RequestEntryWrapper(msgspec.Struct, Generic[R]):
     not_before: float = 0.0
     """Monotonic seconds until which it backs off; 0 for an entry that never failed."""
     written_at: float = 0.0
-    """Monotonic seconds at which the writer took it on."""
+    """Monotonic seconds at which it was written."""
     forgiven: int = 0
-    """Submissions that do not count against the bound: it was sent along with an entry that spoilt the request."""
+    """Submissions that do not count against `max_attempts`: another entry caused the refusal of the request."""
     lane: str | None = None
-    """Part of the destination that it goes to, as far as it is known."""
+    """Part of the destination that it goes to, if that is known."""
     holds_key: bool = False
     """Whether the next entry of its key waits for it."""
     history: list["FailedAttempt"] | None = None
@@ -189,7 +189,7 @@ class BufferedRequestState(Generic[R]):
     entries: tuple[tuple[R, int], ...] = ()
     """(entry, bytes) pairs."""
     sink_state: bytes = b""
-    """What the sink keeps beside its entries: see `AsyncSinkWriter.sink_state`."""
+    """Additional state of the sink: see `AsyncSinkWriter.sink_state`."""
 
     @classmethod
     def of(cls, wrappers: Iterable[RequestEntryWrapper[R]], sink_state: bytes = b"") -> "BufferedRequestState[R]":
@@ -198,18 +198,18 @@ class BufferedRequestState(Generic[R]):
 
 
 class EntryCodec(Protocol[R]):
-    """One entry as bytes and back, and its size.
+    """Encodes and decodes one entry, and gives its size.
 
-    `state_to_bytes` and `state_from_bytes` do the rest: which codec and version wrote a state, and whether it is whole.
+    `state_to_bytes` and `state_from_bytes` add the name and version of the codec and a checksum.
     """
 
     @property
     def name(self) -> str:
-        """Tells the state of this destination from those of others. Never changes."""
+        """Identifies the states of this destination. Never changes."""
 
     @property
     def version(self) -> int:
-        """Of the bytes that `encode` makes, from 1; higher when they change."""
+        """Version of the bytes that `encode` returns, from 1; higher when they change."""
 
     def encode(self, entry: R) -> bytes:
         """The entry as bytes."""
@@ -226,7 +226,7 @@ class EntryCodec(Protocol[R]):
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, what caused it, what caused that, and so on; members of exception groups too; each once."""
+    """The error and its chain of causes, including members of exception groups, each once."""
     pending, seen = [error], set[int]()
     while pending:
         current = pending.pop(0)
@@ -243,10 +243,10 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 class FatalExceptionClassifier:
-    """Tells errors that trying again cannot mend from those that it can.
+    """Decides which errors are permanent and which can be retried.
 
-    `matches` is asked about the error and about each of its causes; `wrap` makes the error that the writer's caller
-    gets, with the original as its cause.
+    `matches` is called with the error and each of its causes. `wrap` makes the error for the writer's caller, with
+    the original as its cause.
     """
 
     def __init__(
@@ -264,18 +264,18 @@ class FatalExceptionClassifier:
         types: type[BaseException] | tuple[type[BaseException], ...],
         wrap: Callable[[BaseException], BaseException] = lambda error: error,
     ) -> Self:
-        """Fatal are errors of these types, and errors that were caused by one."""
+        """Errors of these types, and errors that they caused, are fatal."""
         return cls(lambda error: isinstance(error, types), wrap)
 
     @classmethod
     def chain(cls, classifiers: "Sequence[FatalExceptionClassifier]") -> Self:
-        """Ask one after the other; the first that knows the error decides; one that none knows can be tried again."""
+        """The first classifier that matches decides; an error that none matches can be retried."""
         joined = cls(lambda _: False)
         joined._rules = tuple(rule for classifier in classifiers for rule in classifier._rules)
         return joined
 
     def fatal_error(self, error: BaseException) -> BaseException | None:
-        """The error for the writer's caller; None when the request can be tried again."""
+        """The error for the writer's caller; None if the request can be retried."""
         chain = list(causes(error))
         for matches, wrap in self._rules:
             for cause in chain:

@@ -1,4 +1,4 @@
-"""Carries out the dispatcher's decisions: requests as tasks, with their time-outs, answers and spans."""
+"""Executes the dispatcher's decisions: requests as tasks, with time-outs, answers and spans."""
 
 import asyncio
 import logging
@@ -26,10 +26,10 @@ from penstock.rpc import Signal
 
 
 class Timer(Protocol):
-    """A callback that is due."""
+    """A scheduled callback."""
 
     def cancel(self) -> None:
-        """Forget the callback."""
+        """Cancel the callback."""
 
 
 class Clock(Protocol):
@@ -98,7 +98,7 @@ Submit = Callable[[Sequence[R], ResultHandler[R]], Awaitable[None]]
 
 
 class _Request(ResultHandler[R]):
-    """A request in flight, until its answer or its time-out, whichever comes first."""
+    """A request in flight, until its answer or time-out."""
 
     batch: Batch[R]
     span: Span | None
@@ -112,7 +112,7 @@ def _throttled_lanes(outcome: Outcome) -> Counter[str]:
 
 
 class RequestPump(Generic[R]):
-    """Starts requests while the dispatcher gives batches, settles their answers, and keeps the buffer's one timer."""
+    """Starts requests while the dispatcher returns batches, settles answers, and runs the buffer's timer."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class RequestPump(Generic[R]):
         return self._clock.call_at(when, callback)
 
     def arm(self) -> None:
-        """Start the buffer's timer, if it does not run: an entry has come into an empty buffer."""
+        """Start the timer of the buffer, unless it is running: an entry was added to an empty buffer."""
         if self.buffer_deadline.at is None:
             self.buffer_deadline.set(self._clock.now() + self._max_time_in_buffer)
 
@@ -175,7 +175,7 @@ class RequestPump(Generic[R]):
         self.pump()
 
     def pump(self) -> int:
-        """Start every request that may leave now. Returns how many; never waits."""
+        """Start every request that may be sent now. Returns their number; never waits."""
         guard, started = self._guard, 0
         if guard.error is None and self.failure is None and not self._closed:
             try:
@@ -187,7 +187,7 @@ class RequestPump(Generic[R]):
         return started
 
     def check(self) -> None:
-        """End the writer if code of its user has raised."""
+        """End the writer if the user's code has raised."""
         if self._guard.error is not None:
             self.fail(self._guard.error)
 
@@ -201,7 +201,7 @@ class RequestPump(Generic[R]):
             # They have left room.
             self.changed.notify()
         self._telemetry.blocked(self._dispatcher.blocked_by, now)
-        # What fails pays for its next attempt: with a backlog the rate always holds something back, whatever is wrong.
+        # Failed entries use the rate as well: with a backlog the rate always holds entries back, whatever is wrong.
         if self._dispatcher.is_paced and self._goes_on:
             self._telemetry.metrics.signs_of_life += 1
         if expired := self._dispatcher.take_expired():
@@ -211,7 +211,7 @@ class RequestPump(Generic[R]):
             self.changed.notify()
         self._schedule_wake()
         if self._dispatcher.buffer:
-            # What stays behind leaves when the timer expires, even without another write.
+            # The remaining entries are sent when the timer expires, even without another write.
             self.arm()
         else:
             self.buffer_deadline.at = None
@@ -281,13 +281,13 @@ class RequestPump(Generic[R]):
         try:
             await self._submit(entries, request)
         except asyncio.CancelledError:
-            # Those who cancel it have answered for it, or will on closing; this came from the destination itself.
+            # If the writer cancels a request, it also answers it; this cancellation came from the destination.
             if not (request.answered or self._closed):
                 request.complete_exceptionally(self._unanswered(len(entries)))
             raise
         except Exception as error:
             if request.answered:
-                # The answer stands; the error would be lost without a word.
+                # The answer counts; the error would be lost silently.
                 _logger.warning("%s raised after its answer", self._name, exc_info=error)
                 return
             fatal = self._guard.call(error, self._classifier.fatal_error, error)
@@ -363,7 +363,7 @@ class RequestPump(Generic[R]):
             accepted=settlement.accepted,
             accepted_bytes=settlement.accepted_bytes,
             failed=len(outcome.failures),
-            # What is given up stays for the snapshot: it is not sent again.
+            # Abandoned entries stay in the snapshot and are not sent again.
             retried=0 if give_up else len(settlement.retried) + len(settlement.spoilt),
             throttled_lanes=_throttled_lanes(outcome) if outcome.failures and outcome.lanes else None,
             throttled=settlement.throttled,
@@ -396,7 +396,7 @@ class RequestPump(Generic[R]):
         self.changed.notify()
 
     def fail(self, error: BaseException) -> None:
-        """End the writer: the first error is the one that its callers get. Entries stay for the snapshot."""
+        """End the writer. Callers get the first error, and entries stay in the snapshot."""
         if self.failure is not None:
             return
         # What the user's code raised came before.
@@ -420,7 +420,7 @@ class RequestPump(Generic[R]):
         return held
 
     async def close(self) -> None:
-        """Cancel what is in flight and wait for its tasks; what was not answered goes back to the buffer."""
+        """Cancel requests in flight and wait for their tasks; unanswered entries return to the buffer."""
         self._closed = True
         self.buffer_deadline.close()
         self._request_deadline.close()

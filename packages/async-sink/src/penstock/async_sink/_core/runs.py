@@ -1,4 +1,4 @@
-"""Entries of columns, kept as rows until they are needed one by one, and the batches that leave in one request."""
+"""Entries of columns, kept as rows until single entries are needed, and the batches of requests."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,22 +15,21 @@ R = TypeVar("R")
 
 
 class Rows(Protocol[R]):
-    """What entries are made of, and how large each of them is."""
+    """The source of entries, and the size of each entry."""
 
     @property
     def ends(self) -> Sequence[int]:
-        """Bytes up to each row's start, and up to the last one's end: one more than there are rows. Only differences
-        mean something."""
+        """Cumulative bytes at the start of each row and at the end of the last row. Only differences have a meaning."""
 
     @property
     def are_entries(self) -> bool:
-        """Whether the entries exist already: then `entries` makes nothing."""
+        """Whether the entries already exist, so that `entries` creates none."""
 
     def entries(self, start: int, end: int) -> list[R]:
         """The entries of some rows."""
 
     def cut(self, start: int, end: int) -> "Rows[R]":
-        """Some rows, which keep little more than themselves in memory."""
+        """Some rows, which keep no other rows in memory."""
 
 
 class EntryRows(Generic[R]):
@@ -57,16 +56,16 @@ class EntryRows(Generic[R]):
 
 
 class EntryRun(Generic[R]):
-    """Entries that were written by one call, one after the other, of which nothing is known one by one.
+    """Consecutive entries of one write call, without data about single entries.
 
-    A run that is sent has one submission; if any of its entries comes back, it falls apart. So a run that waits was
-    never sent, and needs no place for what can happen to an entry.
+    A run is sent once; if any of its entries fails, the run is split into single entries. So a waiting run was never
+    sent, and has no data about failures.
     """
 
     __slots__ = ("attempts", "context", "count", "index", "listener", "number", "rows", "start", "written_at")
 
     not_before = 0.0
-    """As of an entry that never failed."""
+    """Like an entry that never failed."""
 
     def __init__(
         self,
@@ -80,7 +79,7 @@ class EntryRun(Generic[R]):
         start: int = 0,
         count: int | None = None,
     ) -> None:
-        """All rows, or `count` of them from `start` on; number and index are those of its first entry."""
+        """All rows, or `count` of them from `start` on; number and index belong to the first entry."""
         self.rows = rows
         """The rows, of which `count` from `start` on are its own."""
         self.start = start
@@ -104,17 +103,17 @@ class EntryRun(Generic[R]):
         return self.rows.are_entries
 
     def fitting(self, count: int, room: int) -> int:
-        """How many from its head are at most so many, with at most so many bytes."""
+        """Number of entries from the head, limited by count and bytes."""
         ends, start = self.rows.ends, self.start
         return bisect_right(ends, ends[start] + room, start, start + min(count, self.count) + 1) - 1 - start
 
     def size_of(self, count: int) -> int:
-        """Bytes of that many from its head."""
+        """Bytes of the first `count` entries."""
         ends, start = self.rows.ends, self.start
         return ends[start + count] - ends[start]
 
     def split(self, count: int) -> "EntryRun[R]":
-        """Take that many from its head, as a run of their own."""
+        """Remove the first `count` entries and return them as a run."""
         head = EntryRun(
             self.rows,
             number=self.number,
@@ -132,11 +131,11 @@ class EntryRun(Generic[R]):
         return head
 
     def entries(self) -> list[R]:
-        """The entries, made anew each time unless they exist already."""
+        """The entries. Each call creates them again, unless the rows are entries."""
         return self.rows.entries(self.start, self.start + self.count)
 
     def wrappers(self, entries: Sequence[R] | None = None) -> list[RequestEntryWrapper[R]]:
-        """The entries one by one; `entries` if they were made before."""
+        """The entries one by one; `entries` if they already exist."""
         ends, first = self.rows.ends, self.start
         number, index = self.number, self.index
         context, listener, attempts, written_at = self.context, self.listener, self.attempts, self.written_at
@@ -161,7 +160,7 @@ Part: TypeAlias = RequestEntryWrapper[R] | EntryRun[R]
 
 
 def fall_apart(parts: Iterable[Part[R]], entries: Sequence[R] | None = None) -> list[RequestEntryWrapper[R]]:
-    """The entries of all parts, one by one; `entries` if they were made before."""
+    """The entries of all parts, one by one; `entries` if they already exist."""
     wrappers: list[RequestEntryWrapper[R]] = []
     for part in parts:
         if isinstance(part, EntryRun):
@@ -173,8 +172,8 @@ def fall_apart(parts: Iterable[Part[R]], entries: Sequence[R] | None = None) -> 
 
 
 def rows_until(ends: Sequence[int], start: int, rows: int, *, room: int, enough: int) -> int:
-    """Where a slice from row `start` ends: at most so many rows with at most `room` bytes, no row past `enough` bytes;
-    a room that takes no row gives `start`."""
+    """End of a slice from row `start`: at most `rows` rows with at most `room` bytes, and no row after `enough` bytes.
+    Returns `start` if no row fits."""
     base, last = ends[start], start + rows
     if enough > 0 and start < last:
         last = bisect_left(ends, base + enough, start + 1, last)
@@ -185,7 +184,7 @@ _attempts = attrgetter("attempts")
 
 
 class Batch(msgspec.Struct, Generic[R], eq=False):
-    """Entries that leave in one request."""
+    """The entries of one request."""
 
     parts: Sequence[Part[R]]
     """Entries and runs of entries, in order."""
@@ -196,24 +195,24 @@ class Batch(msgspec.Struct, Generic[R], eq=False):
     submitted_at: float
     """Monotonic seconds."""
     reason: str = ""
-    """Why it left, as `SinkMetrics.flush_reasons` names it."""
+    """Why it was sent, as in `SinkMetrics.flush_reasons`."""
     has_runs: bool = False
-    """Whether a part may stand for more than one entry."""
+    """Whether a part may contain more than one entry."""
     kept: list[R] | None = None
-    """Entries that were made of rows, and looked at."""
+    """Entries that were created from rows and read."""
 
     @property
     def wrappers(self) -> Sequence[RequestEntryWrapper[R]]:
-        """What is known of each entry; runs fall apart."""
+        """The data about each entry; runs are split."""
         if self.has_runs:
-            # A destination names entries by the objects that it was given, if it was given some.
+            # A destination refers to entries by the objects that it received.
             self.parts = fall_apart(self.parts, self.kept)
             self.kept, self.has_runs = None, False
         return cast("Sequence[RequestEntryWrapper[R]]", self.parts)
 
     @property
     def entries(self) -> Sequence[R]:
-        """What is sent, in order; entries of columns are made when they are looked at."""
+        """The entries in order; entries of columns are created when they are read."""
         if not self.has_runs:
             return [part.entry for part in cast("Sequence[RequestEntryWrapper[R]]", self.parts)]
         if any(isinstance(part, EntryRun) and not part.are_entries for part in self.parts):
@@ -221,7 +220,7 @@ class Batch(msgspec.Struct, Generic[R], eq=False):
         return self.make_entries()
 
     def make_entries(self) -> list[R]:
-        """What is sent, in order. Entries of columns are made anew by each call."""
+        """The entries in order. Each call creates the entries of columns again."""
         entries: list[R] = []
         for part in self.parts:
             if isinstance(part, EntryRun):
@@ -231,7 +230,7 @@ class Batch(msgspec.Struct, Generic[R], eq=False):
         return entries
 
     def keep_entries(self) -> list[R]:
-        """What is sent, the same objects each time."""
+        """The entries, as the same objects each time."""
         if self.kept is None:
             self.kept = self.make_entries()
         return self.kept
@@ -249,7 +248,7 @@ class Batch(msgspec.Struct, Generic[R], eq=False):
 
 
 class BatchEntries(Sequence[R]):
-    """The entries of a batch; who asks only for their number makes none."""
+    """The entries of a batch. `len` creates none."""
 
     def __init__(self, batch: Batch[R]) -> None:
         self._batch = batch
@@ -269,16 +268,16 @@ class BatchEntries(Sequence[R]):
 
     @property
     def parts(self) -> Sequence[Part[R]]:
-        """What the batch is made of."""
+        """The parts of the batch."""
         return self._batch.parts
 
     def make(self) -> list[R]:
-        """A list for one look, of which nothing is kept."""
+        """A list of the entries, which the batch does not keep."""
         return self._batch.make_entries()
 
 
 def made(entries: Sequence[R]) -> list[R]:
-    """A list of a request's entries for one look; those of columns are made for it and not kept."""
+    """A list of a request's entries. Entries of columns are created for this call and not kept."""
     if isinstance(entries, BatchEntries):
         return entries.make()
     return entries if isinstance(entries, list) else list(entries)

@@ -1,4 +1,4 @@
-"""How a request's answer comes back, and what it means for each of its entries."""
+"""The answer to a request, and its meaning for each entry."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Outcome:
-    """An answer: the entries that were not accepted, and an error that ends the writer, if any."""
+    """An answer: the entries that were not accepted, and the error that ends the writer or None."""
 
     failures: Sequence[EntryFailure] = ()
     error: BaseException | None = None
@@ -26,12 +26,12 @@ class Outcome:
 def all_failed(
     count: int, *, code: str = "", message: str = "", throttled: bool = False, counts: bool = True
 ) -> list[EntryFailure]:
-    """One failure per entry of a request that was refused whole."""
+    """One failure per entry of a request that failed as a whole."""
     return [EntryFailure(index, code, message, throttled, counts=counts) for index in range(count)]
 
 
 class ResultHandler(Generic[R]):
-    """Takes the answer to one request. The first call wins; later ones, and ones after the time-out, do nothing.
+    """Takes the answer to one request. Only the first call counts, and only before the time-out.
 
     Call it on the writer's event loop.
     """
@@ -46,11 +46,11 @@ class ResultHandler(Generic[R]):
         self._settle = settle
         self._limiter = limiter
         self.answered = False
-        """Whether an answer, or the time-out, has come."""
+        """Whether the request was answered or has timed out."""
 
     @property
     def wants_lanes(self) -> bool:
-        """Whether the rate limiting strategy would learn from the lanes (shards) of a request without a failure too."""
+        """Whether the rate limiting strategy also uses the lanes (shards) of a request without failures."""
         return self._limiter is not None and self._limiter.active
 
     @property
@@ -60,7 +60,7 @@ class ResultHandler(Generic[R]):
 
     @property
     def has_listeners(self) -> bool:
-        """Whether each entry has a listener, which learns of it if the entry is given up."""
+        """Whether each entry has a listener, which is called if the entry is abandoned."""
         return all(part.listener is not None for part in self._batch.parts)
 
     def complete(self) -> None:
@@ -68,7 +68,7 @@ class ResultHandler(Generic[R]):
         self._answer(Outcome())
 
     def retry_for_entries(self, entries: Sequence[R], *, throttled: bool = True) -> None:
-        """These entries were not accepted, the others were. An empty sequence completes the request.
+        """These entries were not accepted; all others were. An empty sequence completes the request.
 
         `throttled` says whether the destination refused them because it is full.
 
@@ -98,9 +98,9 @@ class ResultHandler(Generic[R]):
     def reject_request(self, *, code: str, message: str = "") -> None:
         """The destination refused the request whole because of some entry that it does not name.
 
-        The request is cut in two and both are sent, until the entry that spoils it stands alone: that one is given
-        up, the others are not charged for it. Only for refusals that an entry causes: one that has another cause
-        gives up every entry, one by one.
+        The request is cut in two and both halves are sent, until the entry that causes the refusal is alone. That entry
+        is abandoned; the others are not charged for the attempts. Use this only for refusals that an entry causes:
+        otherwise every entry is abandoned, one by one.
         """
         count = self._batch.size
         self._answer(Outcome([EntryFailure(i, code, message, throttled=False, spoilt=True) for i in range(count)]))
@@ -131,7 +131,7 @@ class ResultHandler(Generic[R]):
             places.setdefault(id(wrapper.entry), []).append(index)
         found = []
         for entry in entries:
-            # One object may stand in a request several times: each mention takes the next of its places.
+            # A request may contain one object several times: each mention takes the next of its places.
             indices = places.get(id(entry)) or self._equal(entry, places)
             if not indices:
                 raise ValueError(f"{entry!r} is not an entry of this request, or was given too often")
@@ -153,7 +153,7 @@ class TerminalReason(Enum):
     """Why an entry is not sent again."""
 
     REFUSED = "refused"
-    """The destination refused it for good."""
+    """The destination refused it permanently."""
     ATTEMPTS = "attempts"
     """It was submitted as often as it may be."""
     EXPIRED = "expired"
@@ -193,7 +193,7 @@ class Settlement(Generic[R]):
 def lane_observations(
     batch: Batch[R], failures: Sequence[EntryFailure], lanes: Sequence[str | None]
 ) -> list[LaneObservation]:
-    """What an answer said of each entry and its lane."""
+    """The lane of each entry and whether it was throttled, from an answer."""
     throttled = {failure.index for failure in failures if failure.throttled}
     return [
         LaneObservation(wrapper.entry, wrapper.size_in_bytes, lane, index in throttled, wrapper.lane)
@@ -205,7 +205,7 @@ EXPIRED = EntryFailure(0, "TimeToLiveExpired", "its time to live is over", throt
 
 
 class Settler(Generic[R]):
-    """Sorts the entries of an answered request: acknowledged, sent again, or given up. Takes `now`; does no I/O."""
+    """Sorts the entries of an answered request: acknowledged, sent again or abandoned. Takes `now`; does no I/O."""
 
     def __init__(self, config: AsyncSinkConfig, random: Callable[[], float]) -> None:
         self._max_attempts = 1 if config.fail_on_error else config.max_attempts
@@ -222,7 +222,7 @@ class Settler(Generic[R]):
     def sort_out(
         self, batch: Batch[R], failures: Sequence[EntryFailure], now: float, *, give_up: bool
     ) -> Settlement[R]:
-        """With `give_up` every failed entry is kept as it is: the writer has failed, its snapshot is to hold them."""
+        """With `give_up`, failed entries are kept unchanged for the snapshot of a writer that has failed."""
         acknowledged: list[RequestEntryWrapper[R]] = []
         settlement = Settlement[R](acknowledged)
         by_index = {failure.index: failure for failure in failures}
@@ -240,7 +240,7 @@ class Settler(Generic[R]):
             if reason is not None:
                 settlement.terminated.append(Termination(wrapper, failure, reason))
             elif failure.spoilt:
-                # It is not known to have done anything wrong.
+                # It may be valid.
                 wrapper.forgiven += 1
                 settlement.spoilt.append(wrapper)
             else:
@@ -248,7 +248,7 @@ class Settler(Generic[R]):
                 settlement.retried.append(wrapper)
         settlement.accepted, settlement.accepted_bytes = len(acknowledged), total_size_in_bytes(acknowledged)
         if settlement.retried:
-            # One wait for all of the request: they leave together again, and the batch is not cut between them.
+            # One wait for the whole request: its entries are sent together again.
             attempts = max(wrapper.attempts for wrapper in settlement.retried)
             settlement.delay = self._backoff.delay_seconds(attempts - 1, self._random)
         return settlement

@@ -1,4 +1,4 @@
-"""What becomes of records that are given up."""
+"""Handlers of records that cannot be written."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ class TerminalRecord(Generic[R]):
     """A record that is not sent again, with the history of its failures."""
 
     destination: str
-    """Name of the destination that did not take it."""
+    """Name of the destination that did not accept it."""
     entry: R
     """What was sent."""
     record_number: int
@@ -34,19 +34,19 @@ class TerminalRecord(Generic[R]):
     size_in_bytes: int
     """By the writer's measure."""
     attempts: int
-    """How often it was submitted."""
+    """Number of submissions."""
     reason: TerminalReason
-    """Why it is given up."""
+    """Why it is abandoned."""
     error_code: str
-    """The destination's last code, empty when it gave none; `TimeToLiveExpired` if its time ran out while it waited."""
+    """The destination's last error code or empty; `TimeToLiveExpired` if the record expired while it waited."""
     error_message: str
-    """The destination's last words."""
+    """The destination's last message."""
     history: tuple[FailedAttempt, ...]
     """Its latest failures, oldest first, 20 at most."""
 
     @classmethod
     def of(cls, destination: str, termination: Termination[R]) -> "TerminalRecord[R]":
-        """The record of what the writer gave up."""
+        """Make the record of an abandoned entry."""
         wrapper, failure = termination.wrapper, termination.failure
         return cls(
             destination=destination,
@@ -62,17 +62,17 @@ class TerminalRecord(Generic[R]):
 
 
 class TerminalRecordHandler(Protocol):
-    """Takes care of records that cannot be written.
+    """Handles records that cannot be written.
 
-    Until `handle` has returned, or what it returned has been awaited, the records count as held: they take room in the
-    buffer, `flush(end_of_input=True)` waits for them, and they are in the snapshot. An error ends the writer, and the
-    records of that call stay in its snapshot.
+    The writer holds the records until `handle` has returned and its result was awaited: they use room in the buffer,
+    `flush(end_of_input=True)` waits for them, and they are in the snapshot. An error ends the writer, and the records
+    of that call stay in its snapshot.
     """
 
     @property
     def takes_many(self) -> bool:
-        """Whether a call may bring several records; else each comes in a call of its own. It is asked once, when the
-        writer is opened."""
+        """Whether a call may pass several records; otherwise each record gets its own call. Read once, when the writer
+        is opened."""
 
     async def open(self) -> None:
         """Called when the writer is opened; does nothing by default."""
@@ -83,11 +83,11 @@ class TerminalRecordHandler(Protocol):
         return
 
     def handle(self, records: Sequence[TerminalRecord[Any]]) -> Awaitable[None] | None:
-        """Take records that were given up at the same time."""
+        """Handle records that were abandoned at the same time."""
 
 
 class CallbackHandler(TerminalRecordHandler):
-    """Calls a function with each record; it may be asynchronous. What it raises ends the writer."""
+    """Calls a function, which may be asynchronous, with each record. An error of the function ends the writer."""
 
     takes_many = False
 
@@ -101,7 +101,7 @@ class CallbackHandler(TerminalRecordHandler):
 
 
 class DropHandler(TerminalRecordHandler):
-    """Drops records, logs their number, and counts them; the writer's metrics count them as `dead_lettered`."""
+    """Drops, logs and counts records. The writer's metrics count them as `dead_lettered`."""
 
     takes_many = True
 
@@ -124,11 +124,11 @@ class DropHandler(TerminalRecordHandler):
 
 
 class DeadLetterHandler:
-    """Writes records to another sink, such as another stream, a queue or a file; they count once it has them.
+    """Writes records to another sink, such as another stream, a queue or a file.
 
     `make_writer` makes its writer, whose converter turns a `TerminalRecord` into what that destination takes: the
-    record, the error and the history. If the dead letters cannot be written either, the writer ends; those of the same
-    call that were written before are then in its snapshot too.
+    record, the error and the history. If the dead letters cannot be written either, the writer fails. Letters of the
+    same call that were already written are then in its snapshot too.
     """
 
     takes_many = True
@@ -143,7 +143,7 @@ class DeadLetterHandler:
         self._writer = await self._make_writer().__aenter__()
 
     async def close(self) -> None:
-        """Close it; every record that was handled is written already."""
+        """Close the writer; every handled record is already written."""
         writer, self._writer = self._writer, None
         if writer is not None:
             await writer.close()
@@ -163,7 +163,7 @@ def _rejected(termination: Termination[R]) -> RejectedRecord:
 
 
 class Handover(Generic[R]):
-    """Hands entries that are given up to their listeners, or to the terminal record handler."""
+    """Passes abandoned entries to their listeners or to the terminal record handler."""
 
     def __init__(
         self,
@@ -176,8 +176,8 @@ class Handover(Generic[R]):
         tasks: set[asyncio.Future[None]],
         ended: Callable[[], None],
     ) -> None:
-        """`tasks` are the writer's, which waits for them when it closes; `ended` is called when an asynchronous handler
-        is done or has failed."""
+        """The writer waits for `tasks` when it closes. `ended` is called when an asynchronous handler has finished or
+        failed."""
         self._name = name
         self._destination = destination
         self._dispatcher = dispatcher
@@ -189,8 +189,8 @@ class Handover(Generic[R]):
         self._ended = ended
 
     def give_up(self, terminated: Sequence[Termination[R]], failed: bool) -> BaseException | None:
-        """Tell the listeners; entries that have none go to the handler. The error that ends the writer, if any: then
-        they stay in its snapshot. A writer that has `failed` hands nothing over any more."""
+        """Call the listeners; entries without a listener go to the handler. Return the error that ends the writer, or
+        None; after an error the entries stay in the snapshot. A writer that has `failed` calls no handler."""
         self._telemetry.terminated(terminated)
         orphans: list[Termination[R]] = []
         for each in terminated:
@@ -245,7 +245,7 @@ class Handover(Generic[R]):
         self._ended()
 
     def keep(self, wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
-        """Nobody takes these; they go back to the buffer, for the snapshot."""
+        """Return entries that no handler took to the buffer, for the snapshot."""
         self._dispatcher.release_terminal(wrappers, keep=True)
 
     def _handled(self, wrappers: Sequence[RequestEntryWrapper[R]]) -> None:

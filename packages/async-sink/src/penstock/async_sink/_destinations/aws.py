@@ -50,7 +50,7 @@ async def look_up(client: JsonClient, operation: str, parameters: Mapping[str, A
     """Call an operation that only reads; again, a bounded number of times, while the answer is that it may work later.
 
     Raises:
-        AwsServiceError: the service refused, for good or each time.
+        AwsServiceError: the service refused permanently, or at each attempt.
         AwsConnectionError: no answer came, each time.
         AwsCredentialsError: the credentials have expired, and no others can be fetched.
     """
@@ -192,7 +192,7 @@ class ServiceApi:
     service: str
     """As boto3 names it."""
     target_prefix: str
-    """Of the header X-Amz-Target."""
+    """Prefix of the header X-Amz-Target."""
     json_version: str = "1.1"
     """Of AWS JSON."""
     kinds_of_codes: Mapping[str, ErrorKind] = field(default_factory=dict)
@@ -206,14 +206,14 @@ class ServiceApi:
 
 
 # Codes by which a whole request is refused because of one of its entries. The request is bisected to find it where
-# somebody learns of an entry that is given up, a handler or listeners; else they end the writer at once.
+# a handler or listeners learn of abandoned entries; otherwise they fail the writer at once.
 _POISON_CODES = frozenset(
     {
         "InvalidArgumentException",
         "ValidationException",
-        # Of a table with local indexes, for the item whose collection is full.
+        # A table with local indexes returns it for an item whose collection is full.
         "ItemCollectionSizeLimitExceededException",
-        # Of a FIFO queue, for a message without a group, or with neither an id nor content to deduplicate by.
+        # A FIFO queue returns it for a message without a group, or without an id or content to deduplicate by.
         "MissingParameter",
         "InvalidParameterValue",
     }
@@ -323,7 +323,7 @@ class AwsDestination(ABC, Generic[R]):
         """Send the entries; what was not accepted is sent again.
 
         Raises:
-            DestinationError: the service refused the request for good.
+            DestinationError: the service refused the request permanently.
         """
         assert self._client is not None
         try:
@@ -466,7 +466,7 @@ class SinkOptions(TypedDict, Generic[I, R], total=False):
     converter: ElementConverter[I, R] | Callable[[I], R] | None
     """Makes entries of elements; without it, elements are entries."""
     config: AsyncSinkConfig | None
-    """The writers' limits; without it, those of the service."""
+    """The limits of the writers. Default: the limits of the service."""
     strategy: StrategyFactory | None
     """Makes the rate limiting strategy of each writer."""
     terminal: Callable[[], TerminalRecordHandler] | None

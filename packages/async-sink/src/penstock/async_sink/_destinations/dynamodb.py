@@ -33,7 +33,7 @@ else:
     I = TypeVar("I")  # noqa: E741
 
 _UNPROCESSED = "UnprocessedItem"
-# By which the table of a consumer registry is told (`DynamoDbLeaseStore`): whoever may write through a gateway would
+# The key of a consumer registry's table (`DynamoDbLeaseStore`): a client that may write through a gateway would
 # take over, or delete, the leases of all jobs.
 _KEY_OF_LEASES = ("stream", "consumer_name")
 # Two regions of a global table wrote the same item at once; the service asks for another try.
@@ -62,7 +62,7 @@ _decoder = msgspec.json.Decoder(_Answer)
 
 
 def rounds_of(keys: Sequence[Hashable]) -> list[list[int]]:
-    """Places by the request that they leave in: a key stands in a request once, repeats wait for the next one.
+    """Places by the request that they leave in: a request contains a key once, and repeats wait for the next one.
 
     BatchWriteItem refuses a request that names an item twice. In their rounds, writes of a key keep their order.
     """
@@ -102,7 +102,7 @@ def unprocessed_places(answer: bytes, entries: Sequence[DynamoDbRequestEntry], k
         try:
             found.append(places[_comparable(item, key_names)])
         except KeyError:
-            # Nobody knows which it was. A write can be done twice, and must not be left out.
+            # The entry is unknown. A write can be repeated, but must not be lost.
             return list(range(len(entries)))
     return sorted(set(found))
 
@@ -138,7 +138,7 @@ class Table(AwsDestination[DynamoDbRequestEntry]):
             self._entries.types = {one["AttributeName"]: one["AttributeType"] for one in definitions}
             key_names = tuple(element["AttributeName"] for element in table["KeySchema"])
             if key_names == _KEY_OF_LEASES:
-                reason = f"its key is {' and '.join(key_names)}: that of a consumer registry, whose leases are its own"
+                reason = f"its key is {' and '.join(key_names)}: it is the table of a consumer registry"
                 raise DestinationError(self.name, "TableOfLeases", f"{reason}; write to another table")
             self._entries.key_names = key_names
 

@@ -133,7 +133,7 @@ class DynamoDbRequestEntry(msgspec.Struct, frozen=True):
     """A put or a delete of BatchWriteItem."""
 
     item: Item
-    """The item's attribute values by name, such as `{"id": {"S": "UA1545"}}`; of a delete, those of its key."""
+    """The item's attribute values by name, such as `{"id": {"S": "UA1545"}}`; a delete has only its key."""
     delete: bool = False
     """Whether the item is deleted instead of put."""
 

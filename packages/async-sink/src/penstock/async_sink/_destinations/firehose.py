@@ -77,7 +77,7 @@ class FirehoseEntries:
         if not isinstance(entry, FirehoseRequestEntry):
             what = f"expected a FirehoseRequestEntry, got {type(entry).__name__}: give the sink a converter"
             raise RecordError(record_number, what)
-        # Text would go on the wire as if it were base64, and arrive as other bytes.
+        # Text would be sent as if it were base64, and arrive as other bytes.
         if not isinstance(entry.data, bytes | bytearray):
             raise RecordError(record_number, f"its data is {type(entry.data).__name__}, not bytes: encode it")
         if not entry.data:

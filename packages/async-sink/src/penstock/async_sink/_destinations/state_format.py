@@ -79,7 +79,7 @@ def state_to_bytes(state: BufferedRequestState[R], codec: EntryCodec[R] | None =
 
 
 def state_from_bytes(raw: bytes, codecs: Iterable[EntryCodec[Any]] = ()) -> BufferedRequestState[Any]:
-    """The state that `state_to_bytes` wrote; `codecs` are those of your own destinations.
+    """The state that `state_to_bytes` wrote; `codecs` are the codecs of your own destinations.
 
     Raises:
         SinkError: SINK_STATE_DAMAGED, SINK_STATE_VERSION or SINK_STATE_CODEC: the bytes are not a state, are damaged,

@@ -28,13 +28,13 @@ from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2_grpc
 from penstock.rpc import ClientSecurity, open_aio_channel, typed_error
 
-# A gateway that restarts, drains or is overloaded, and a network that breaks. All else is for good.
+# The gateway restarts, drains or is overloaded, or the network failed. All other errors are permanent.
 _WORTH_ANOTHER_TRY = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.DEADLINE_EXCEEDED,
         grpc.StatusCode.RESOURCE_EXHAUSTED,
-        # Of a server that ends, and of one before which thousands of calls wait.
+        # A server that stops, or that has thousands of waiting calls, returns it.
         grpc.StatusCode.CANCELLED,
     }
 )

@@ -60,7 +60,7 @@ class SharedDestination:
     before: Counted = field(default_factory=Counted)
     """By the writers that failed before."""
     arn: str = ""
-    """Of the destination; empty if that is not known."""
+    """ARN of the destination; empty if it is not known."""
     used_at: float = 0.0
     """When somebody last needed it, by the loop's clock."""
     clients: int = field(default=0)
@@ -68,7 +68,7 @@ class SharedDestination:
 
     @property
     def account_id(self) -> str:
-        """Of the account that the destination is in; empty if that is not known."""
+        """Account of the destination; empty if it is not known."""
         return account_of(self.arn)
 
     @contextmanager
@@ -120,7 +120,7 @@ class SharedDestinations:
         max_destinations: int = 1_000,
         idle_seconds: float = 600.0,
     ) -> None:
-        """`make_sink` makes the sink of a Kinesis stream's name, `others` those of other kinds by their name.
+        """`make_sink` makes the sink of a Kinesis stream; `others` has the functions for other kinds by their name.
 
         At most `max_destinations` are open. `expire_idle` closes a destination that was not needed for `idle_seconds`;
         a new destination that needs its place closes it at once.
@@ -142,7 +142,7 @@ class SharedDestinations:
 
         Raises:
             SinkError: GATEWAY_CONTRACT: no such kind, or no name.
-            DestinationError: there is no such destination, or it cannot be opened.
+            DestinationError: the destination does not exist, or cannot be opened.
             SinkError: GATEWAY_FULL: as many are open as may be.
         """
         if kind not in self._make_sink or not name:
@@ -189,7 +189,7 @@ class SharedDestinations:
             await writer.close()
             raise
         known = self._by_arn.get((kind, arn))
-        # Not by the ARN alone: what stands in for a service may have one for everything.
+        # Not by the ARN alone: an emulator may return one ARN for everything.
         if known is not None and known.failure is None and _last_part(known.name) == _last_part(name):
             known.used_at = asyncio.get_running_loop().time()
             await writer.close()
@@ -289,7 +289,7 @@ async def _arn_of(kind: DestinationKind, name: str, writer: AnyWriter) -> str:
     """The ARN of a destination; empty where that cannot be asked.
 
     Raises:
-        DestinationError: there is no such destination.
+        DestinationError: the destination does not exist.
     """
     service = writer.target if isinstance(writer, DestinationWriter) else None
     if kind.description is None or not isinstance(service, AwsDestination):

@@ -104,7 +104,7 @@ class FairTurns(Generic[T]):
                 yield item
 
 
-# A turn is worth a tenth of a request: clients share requests, and nobody waits for others' whole batches.
+# A turn is worth a tenth of a request: clients share requests, and no client waits for another client's whole batch.
 _TURNS_PER_REQUEST = 10
 
 
@@ -226,7 +226,7 @@ class Feeder:
                     self._turns.put_back(taken.client_id, taken)
             except Exception as error:
                 self._fail(error, taken)
-                # What it has already would be forgotten when the destination is opened anew.
+                # Entries that it already has would be lost when the destination is opened again.
                 self._writer.fail(error)
                 return
             finally:
@@ -274,5 +274,5 @@ class Feeder:
         gone = SinkError.of("GATEWAY_DRAINING", destination=self._writer.destination)
         if self.failure is None:
             self._fail(self._writer.failure or gone)
-        # Streams that were opened before may go on: the destination of their next batch may have been opened anew.
+        # Open streams may continue: the destination of their next batch may have been opened again.
         self.failure = gone

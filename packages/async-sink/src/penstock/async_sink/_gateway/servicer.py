@@ -102,8 +102,8 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
 
         `location` gives the place of the destinations of a kind, to compare with what clients mean; it may block.
         `endpoint_aliases` are further URLs by which clients know these endpoints. A client with a batch that has no
-        answer yet, or that waits for its first credits, is told each `progress_interval` whether the destination goes
-        on.
+        answer yet, or that waits for its first credits, gets a message each `progress_interval` if the destination is
+        working.
         """
         self._location = location
         self._endpoint_aliases = endpoint_aliases

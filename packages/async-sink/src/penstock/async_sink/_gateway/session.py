@@ -25,9 +25,9 @@ class CreditWindow:
     bytes: int = 16 * 1024 * 1024
     """Bytes, by the destination's measure."""
     largest_batch_entries: int = 500
-    """Entries of a batch that must fit. Default: that of PutRecords."""
+    """Entries of a batch that must fit. Default: the limit of PutRecords."""
     largest_batch_bytes: int = 5 * 1024 * 1024
-    """Bytes of a batch that must fit. Default: that of the Kinesis sink."""
+    """Bytes of a batch that must fit. Default: the limit of the Kinesis sink."""
 
     def __post_init__(self) -> None:
         if self.entries < self.largest_batch_entries:
@@ -129,7 +129,7 @@ class Orphanage:
         self._changed.notify()
 
     def abandon(self) -> None:
-        """The destination has failed: nothing more is settled here. Waiting streams go on, and get its error."""
+        """The destination has failed: nothing more is settled here. Waiting streams resume and get its error."""
         self._abandoned = True
         self._changed.notify()
 
@@ -168,7 +168,7 @@ class BatchTracker:
         self._count(attempts, count)
 
     def rejected(self, entry_index: int, attempts: int, failure: EntryFailure) -> None:
-        """One more entry is refused for good."""
+        """One more entry is refused permanently."""
         self.failed[entry_index] = failure
         self._count(attempts)
 
@@ -250,8 +250,8 @@ class ClientSession:
         return tracker
 
     def say_progress(self) -> None:
-        """The destination goes on: tell a client that waits for it, by an empty grant, which adds nothing to its
-        credits. Not if something else waits to be read, which says as much."""
+        """Send a waiting client an empty grant, which adds no credits, because the destination is working. Not sent if
+        another message waits to be read."""
         if (self._pending or self.awaits_credit) and not self._answers:
             self._say(pb.WriteResponse(credit=pb.Credit()))
 

@@ -26,10 +26,10 @@ class ScalingStrategy(Protocol):
 
 @runtime_checkable
 class ShareScalingStrategy(ScalingStrategy, Protocol):
-    """A scaling strategy that goes by how much of a request was refused."""
+    """A scaling strategy that uses the refused share of a request."""
 
     def scale_down_by(self, current: int, failed_share: float) -> int:
-        """The limit after that share of a request's entries, more than 0 and at most 1, was refused."""
+        """The limit after this share of a request's entries (more than 0, at most 1) was refused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +43,9 @@ class AIMDScalingStrategy:
     """
 
     increase_rate: int = 10
-    """Added by a success; more than 0."""
+    """Added after a success; positive."""
     decrease_factor: float = 0.5
-    """Multiplied by a throttle; more than 0 and less than 1."""
+    """Factor after a throttle; more than 0 and less than 1."""
     rate_threshold: int
     """The limit never grows past it; at least increase_rate."""
 
@@ -72,14 +72,14 @@ class ProportionalScalingStrategy:
     """Additive increase, decrease by the share that failed.
 
     Up: min(current + increase_rate, rate_threshold). Down, when a share f of a request's entries was refused:
-    max(floor, round(current x (1 - f))). A destination that refuses one entry of 500 is a little too full, not twice.
+    max(floor, round(current x (1 - f))). A destination that refuses one entry of 500 is only slightly overloaded.
 
     Raises:
         SinkOptionError: an argument is out of range.
     """
 
     increase_rate: int = 10
-    """Added by a success; more than 0."""
+    """Added after a success; positive."""
     rate_threshold: int
     """The limit never grows past it; at least increase_rate and floor."""
     floor: int = 1
@@ -95,7 +95,7 @@ class ProportionalScalingStrategy:
         return min(current + self.increase_rate, self.rate_threshold)
 
     def scale_down(self, current: int) -> int:
-        """As if all had failed."""
+        """Shrink as if all entries had failed."""
         return self.scale_down_by(current, 1.0)
 
     def scale_down_by(self, current: int, failed_share: float) -> int:
@@ -105,7 +105,7 @@ class ProportionalScalingStrategy:
 
 @dataclass(frozen=True)
 class NoOpScalingStrategy:
-    """A limit that stays as it is."""
+    """A limit that never changes."""
 
     def scale_up(self, current: int) -> int:
         """The same."""
@@ -117,7 +117,7 @@ class NoOpScalingStrategy:
 
 
 class ScalingDecision(Enum):
-    """What is done about the limit after an answer."""
+    """How the limit changes after an answer."""
 
     SCALE_UP = "up"
     SCALE_DOWN = "down"
@@ -126,7 +126,7 @@ class ScalingDecision(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class CongestionControlInfo:
-    """An answer, as the decision sees it."""
+    """The facts about an answer that a decision uses."""
 
     failed_messages: int
     """Entries refused because the destination is full."""
@@ -139,7 +139,7 @@ class CongestionControlInfo:
 
 
 class CongestionControlStrategy(Protocol):
-    """Decides when to scale; how much is the scaling strategy's business."""
+    """Decides when to scale. The scaling strategy decides by how much."""
 
     def decide(self, info: CongestionControlInfo) -> ScalingDecision:
         """Called once for each answer, in the order of the answers."""
@@ -150,8 +150,8 @@ class ThresholdCongestionControlStrategy:
 
     Down: failed_messages / batch_size > scale_down_failure_threshold. Up: this was the n-th success in a row since the
     last scaling, n = scale_up_after_successes, and the n of them came within `scale_up_within` (if that is given). An
-    answer with a throttled entry breaks the row; one that failed for another reason does not, and scales nothing. The
-    defaults are the first behaviour of Flink's sink: any failure scales down, any success up.
+    answer with a throttled entry ends the row; an answer that failed for another reason does not, and does not scale.
+    With the defaults any throttled entry scales down and any success up.
 
     Raises:
         SinkOptionError: an argument is out of range.
@@ -175,7 +175,7 @@ class ThresholdCongestionControlStrategy:
         self._successes: deque[float] = deque(maxlen=scale_up_after_successes)
 
     def decide(self, info: CongestionControlInfo) -> ScalingDecision:
-        """Go by the thresholds."""
+        """Apply the thresholds."""
         if info.failed_messages > 0:
             self._successes.clear()
             above = info.failed_messages > self._threshold * info.batch_size
@@ -201,11 +201,10 @@ class ScalingTarget(Enum):
 
 
 class CongestionControlRateLimitingStrategy:
-    """Blocks when requests, messages or bytes in flight would pass their limit; moves the limit by the answers.
+    """Blocks when requests, messages or bytes in flight would exceed their limit. Answers change the limit.
 
-    A request with a throttled entry scales down, a whole success scales up. Another failure says nothing about the
-    destination's room and moves nothing. A limit of requests never grows past `max_in_flight_requests`: beyond it a
-    decrease would decrease nothing.
+    A request with a throttled entry scales down, and a complete success scales up. Other failures do not change the
+    limit. A limit of requests never exceeds `max_in_flight_requests`.
 
     The limit starts at `initial_limit`, in the unit of the target, or at the scaling strategy's threshold if that is
     lower. A success never lowers it, and a throttle never raises it. With a target of bytes, batches are cut to the
@@ -216,12 +215,12 @@ class CongestionControlRateLimitingStrategy:
 
     Three refinements are off by default, which leaves FLIP-242's behaviour:
 
-    - `slow_start_threshold`: until the first throttle, and below this limit, a success adds what it carried, so that
-      the limit doubles per round trip.
+    - `slow_start_threshold`: until the first throttle, and below this limit, a success adds the size of its request,
+      so that the limit doubles per round trip.
     - `decrease_once_per_round_trip`: a request that was sent before the last decrease saw the old limit, and does not
       decrease again.
-    - `grow_only_when_used`: a success raises the limit only if at least half of it was in flight, so that a caller
-      that is slower than the limit does not raise it to where it means nothing.
+    - `grow_only_when_used`: a success raises the limit only if at least half of it was in flight, so that a slow caller
+      does not raise it indefinitely.
 
     Raises:
         SinkOptionError: an argument is out of range; while it is in use: the scaling strategy gave less than 1.
@@ -276,7 +275,7 @@ class CongestionControlRateLimitingStrategy:
         self._in_flight_bytes += request.size_in_bytes
 
     def register_completed_request(self, result: ResultInfo) -> None:
-        """Take the request, its messages and its bytes off the count, and move the limit."""
+        """Subtract the request, its messages and its bytes, and change the limit."""
         in_flight = self._in_flight_requests, self._in_flight_messages, self._in_flight_bytes
         self._in_flight_bytes = max(0, self._in_flight_bytes - result.size_in_bytes)
         self._in_flight_requests = max(0, self._in_flight_requests - 1)
@@ -305,13 +304,13 @@ class CongestionControlRateLimitingStrategy:
         else:
             shrunk = scaling.scale_down(self._limit)
         if shrunk < 1:
-            # Nothing would leave any more, and no answer would raise the limit.
+            # No request could be sent, and so no answer would raise the limit.
             raise SinkOptionError("scaling_strategy", f"{shrunk} must be at least 1")
         # A floor may be above a limit that started below it.
         self._limit = min(self._limit, shrunk)
 
     def _capped(self, limit: int) -> int:
-        # What grows to less than it is stands above the threshold, which only the scaling strategy knows.
+        # A limit that shrinks when it is scaled up is above the threshold of the scaling strategy.
         return min(limit, self._scaling.scale_up(limit))
 
     def _grow(self, result: ResultInfo, requests: int, messages: int, size_in_bytes: int) -> None:
@@ -328,7 +327,7 @@ class CongestionControlRateLimitingStrategy:
         self._limit = max(self._limit, grown)
 
     def should_block(self, request: RequestInfo) -> bool:
-        """Whether a limit would be passed."""
+        """Whether a limit would be exceeded."""
         if self._in_flight_requests >= self._max_in_flight_requests:
             return True
         if self._target is ScalingTarget.IN_FLIGHT_REQUESTS:
@@ -347,17 +346,17 @@ class CongestionControlRateLimitingStrategy:
         return self._limit if self._target is ScalingTarget.IN_FLIGHT_BYTES else sys.maxsize
 
     def paces(self, request: RequestInfo) -> bool:
-        """False: what it holds back leaves when an answer comes."""
+        """False: held requests are sent when an answer comes."""
         return False
 
     def ask_again_after(self, request: RequestInfo) -> float | None:
-        """None: something is in flight whenever this strategy blocks, and its completion is the time to ask."""
+        """None: whenever this strategy blocks, a request is in flight, and its answer is the time to ask."""
         return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CongestionControlConfig:
-    """What to scale, when, and by how much; a factory of strategies, so that it can be given to a sink.
+    """What to scale, when, and by how much. A factory of strategies that can be passed to a sink.
 
     Raises:
         SinkOptionError: the initial limit is not more than 0.
@@ -366,11 +365,11 @@ class CongestionControlConfig:
     scaling_strategy: ScalingStrategy
     """How much."""
     congestion_control_strategy: CongestionControlStrategy = field(default_factory=ThresholdCongestionControlStrategy)
-    """When. Each writer gets a copy, as it may keep what it has seen."""
+    """When. Each writer gets a copy, because the strategy may have state."""
     target: ScalingTarget = ScalingTarget.IN_FLIGHT_MESSAGES
     """What."""
     initial_limit: int | None = None
-    """Where to start, in what the target counts; None for all that the writer's limits allow."""
+    """First limit, in the unit of the target; None for the maximum of the writer's limits."""
 
     def __post_init__(self) -> None:
         check_positive(initial_limit=self.initial_limit)
@@ -392,7 +391,7 @@ class CongestionControlConfig:
 
 
 class GradientRateLimitingStrategy:
-    """Limits messages in flight by the gradient of the round trip, for destinations that slow down before they refuse.
+    """Limits messages in flight by the gradient of the round trip, for destinations that slow down before refusing.
 
     With each answer whose round trip is r:
 
@@ -401,9 +400,9 @@ class GradientRateLimitingStrategy:
         target    = limit x gradient + sqrt(limit)              sqrt(limit): the queue that is allowed to form
         limit    := clamp(limit + smoothing x (target - limit), min_limit, max_limit)
 
-    A throttle multiplies the limit by 0.9 instead, once per round trip. While less than half of the limit is in flight
-    the limit does not move: a caller that is slower than the destination says nothing about it. `usual` shrinks by 5 %
-    at an answer for which it is more than twice r, so that it comes down soon after a time of slowness.
+    A throttle multiplies the limit by 0.9 instead, once per round trip. The limit does not change while less than half
+    of it is in flight. `usual` shrinks by 5 % at an answer for which it is more than twice r, so that it recovers soon
+    after a slow period.
 
     Raises:
         SinkOptionError: an argument is out of range.
@@ -445,7 +444,7 @@ class GradientRateLimitingStrategy:
         self._in_flight += request.batch_size
 
     def register_completed_request(self, result: ResultInfo) -> None:
-        """Take the messages off the count, and move the limit."""
+        """Subtract the messages and change the limit."""
         in_use = self._in_flight
         self._in_flight = max(0, self._in_flight - result.batch_size)
         if result.throttled > 0:
@@ -466,7 +465,7 @@ class GradientRateLimitingStrategy:
         self._limit = max(self._min, min(self._max, moved))
 
     def should_block(self, request: RequestInfo) -> bool:
-        """Whether the limit would be passed."""
+        """Whether the limit would be exceeded."""
         return self._in_flight > 0 and self._in_flight + request.batch_size > self._limit
 
     def get_max_batch_size(self) -> int:
@@ -474,5 +473,5 @@ class GradientRateLimitingStrategy:
         return max(1, int(self._limit))
 
     def ask_again_after(self, request: RequestInfo) -> float | None:
-        """None: something is in flight whenever this strategy blocks."""
+        """None: whenever this strategy blocks, a request is in flight."""
         return None

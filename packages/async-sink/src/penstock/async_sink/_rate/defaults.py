@@ -1,4 +1,4 @@
-"""The strategies that writers get when none is given, and those that options name."""
+"""Default strategies, and strategies that options select."""
 
 from collections.abc import Callable
 from typing import TypedDict, Unpack
@@ -22,7 +22,7 @@ StrategyFactory = Callable[[AsyncSinkConfig], RateLimitingStrategy]
 def aimd_strategy(
     config: AsyncSinkConfig, *, increase_rate: int = 10, decrease_factor: float = 0.5, slow_start: bool = False
 ) -> CongestionControlRateLimitingStrategy:
-    """FLIP-171's congestion control: starts at the most that the limits allow, and follows the answers by AIMD.
+    """FLIP-171's congestion control: AIMD that starts at the maximum of the writer's limits.
 
     With `slow_start` it starts at one full batch instead, doubles per round trip until the first throttle, and grows
     only while the limit is in use.
@@ -45,16 +45,16 @@ def slow_start_strategy(config: AsyncSinkConfig) -> RateLimitingStrategy:
 
 
 def aggregation_strategy(config: AsyncSinkConfig) -> RateLimitingStrategy:
-    """AIMD +100, x0.9, after a slow start, in user records: an aggregate takes many of them along."""
+    """AIMD +100, x0.9, after a slow start, in user records, because an aggregate contains many of them."""
     return aimd_strategy(config, increase_rate=100, decrease_factor=0.9, slow_start=True)
 
 
 def kinesis_strategy(config: AsyncSinkConfig) -> RateLimitingStrategy:
-    """The default for a stream: each shard at its own pace, and congestion control for what is in flight.
+    """The default for a stream: a separate pace for each shard, and congestion control for messages in flight.
 
     Until a shard throttles, requests double per round trip. From then on `PerShardRateLimitingStrategy` paces the
-    shards. Congestion control is left with what pacing does not see: it grows by 10 per success while it is in use, and
-    shrinks by the share of a request that failed, once per round trip.
+    shards. The limit of congestion control grows by 10 per success while it is in use, and shrinks by the failed share
+    of a request, once per round trip.
     """
     most = config.max_batch_size * config.max_in_flight_requests
     return All(
@@ -107,7 +107,7 @@ def _aimd(
         most, factor = most * max_batch_size, usual_decrease_factor
     threshold = rate_threshold or most
     scaling = AIMDScalingStrategy(
-        # What goes beyond the threshold would be cut off anyway.
+        # A larger increase would be cut to the threshold anyway.
         increase_rate=min(increase_rate or 10, threshold),
         decrease_factor=factor if decrease_factor is None else decrease_factor,
         rate_threshold=threshold,
@@ -122,12 +122,11 @@ def check_aimd(
     initial_rate: int | None = None,
     **aimd: Unpack[AimdOptions],
 ) -> None:
-    """Refuse options of `rate_strategy`'s `aimd` that could not do what they say, in a writer with these two limits.
+    """Check options of `rate_strategy`'s `aimd` for a writer with these two limits.
 
     Raises:
-        SinkOptionError: a rate is more than the threshold or than all that may be in flight, or a throttle would lower
-            nothing, as the limit times the factor is rounded up to the limit. The reason begins with the value, and
-            has the other options by their names here.
+        SinkOptionError: a rate is larger than the threshold or than all that may be in flight, or a throttle would not
+            lower the limit because of rounding. The reason starts with the value and names the other options.
     """
     rate_threshold = aimd.get("rate_threshold")
     for name, rate in (("initial_rate", initial_rate), ("increase_rate", aimd.get("increase_rate"))):

@@ -1,4 +1,4 @@
-"""A rate limit for each shard of a stream, learnt from the answers."""
+"""A rate limit for each shard of a stream, learned from answers."""
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -12,11 +12,11 @@ from penstock.async_sink._rate.strategy import LaneLimiter, LaneObservation, Req
 
 
 class ShardMap:
-    """Learns the shards' ranges of hash keys from records whose shard an answer has named.
+    """Learns the hash key ranges of shards from records whose shard an answer names.
 
-    Open shards partition the space of hash keys: every hash key between two hash keys of a shard is that shard's too.
-    In the gap between two shards the nearer one is a guess, until an answer names the shard. A hash key that turns up
-    in another shard's range means that the stream was resharded: the shard that held the range is forgotten.
+    Open shards partition the space of hash keys, so a hash key between two hash keys of a shard belongs to that shard.
+    In a gap between two shards the nearer shard is a guess until an answer names the shard. A hash key in the range of
+    another shard means that the stream was resharded: the old shard is removed.
     """
 
     def __init__(self) -> None:
@@ -82,15 +82,15 @@ def _tick(now: float) -> int:
 
 
 class ShardBucket:
-    """Tokens for records and bytes that a shard takes per second, scaled by what its answers allow.
+    """Tokens for the records and bytes per second of a shard, scaled according to its answers.
 
-    The scale is 1 as long as nothing is throttled. When a share f of what was sent is refused, at time t0, at the scale
-    S, it becomes
+    The scale is 1 until a record is throttled. When a share f of the records is refused at time t0 and scale S, it
+    becomes
 
         scale(t) = clamp(S x (1 + c x (t - t0 - K)^3), floor, 1)  with  K = cube root of (f / c)
 
-    which is S x (1 - f) at t0, rests near S around t0 + K, and grows ever faster after that: CUBIC's curve (RFC 9438)
-    over a rate. One round trip decreases it once: answers to requests that were sent before t0 saw the old rate. A
+    which is S x (1 - f) at t0, is near S around t0 + K, and then grows faster and faster: CUBIC's curve (RFC 9438) for
+    a rate. It decreases once per round trip: answers to requests that were sent before t0 saw the old rate. A
     decrease also empties the bucket and leaves a debt of one tick, so that the destination's own bucket gains a little
     slack to absorb the jitter of the network.
 
@@ -99,15 +99,15 @@ class ShardBucket:
 
     FLOOR = 0.05
     GROWTH = 2.0
-    """c: from a tenth back to the whole in about two seconds."""
+    """c: the scale returns from 0.1 to 1 in about two seconds."""
     TICK_SECONDS = _TICK_SECONDS
     CAPACITY_SECONDS = 0.5
-    """Kept for a caller that comes late; half of the second that a shard's own bucket holds."""
+    """Tokens kept for late callers: half of the second that a shard's own bucket has."""
 
     def __init__(self, records_per_second: float, bytes_per_second: float, now: float) -> None:
         self._records_per_second = records_per_second
         self._bytes_per_second = bytes_per_second
-        # A bucket is made for a shard that has just throttled: it is empty, and its rate is not in doubt.
+        # A bucket is created for a shard that has just throttled, so it is empty.
         self._records = -records_per_second * self.TICK_SECONDS
         self._bytes = -bytes_per_second * self.TICK_SECONDS
         self._tick = _tick(now)
@@ -125,7 +125,7 @@ class ShardBucket:
         return max(self.FLOOR, min(1.0, cubic))
 
     def answered(self, accepted: int, throttled: int, submitted_at: float, now: float) -> None:
-        """So many entries of a request were accepted, and so many refused as too many."""
+        """Process an answer with these numbers of accepted and throttled entries."""
         self.throttled += throttled
         if not throttled or submitted_at < self._decreased_at:
             return
@@ -152,11 +152,11 @@ class ShardBucket:
         self._bytes += size_in_bytes
 
     def next_tick(self, now: float) -> float:
-        """When tokens arrive next."""
+        """When the next tokens arrive."""
         return (_tick(now) + 1) * self.TICK_SECONDS
 
     def is_idle(self, now: float) -> bool:
-        """Whether it says no more than a new one would: nothing was taken or refused for a while."""
+        """Whether it is equivalent to a new bucket, because it was not used for a while."""
         return now - self._tick * self.TICK_SECONDS > 60.0
 
     def _refill(self, now: float) -> None:
@@ -172,26 +172,26 @@ class ShardBucket:
         self._bytes = min(self._bytes_per_second * capacity, self._bytes + seconds * scale * self._bytes_per_second)
 
 
-# A little below the service's limits: its clock and ours are not the same.
+# Slightly below the service's limits, because the clocks differ.
 _HEADROOM = 0.995
 
 
 def hash_key_of(entry: Any) -> int:
-    """The hash key by which Kinesis chooses the shard: the explicit one, or MD5 of the partition key."""
+    """The hash key that selects the shard: the explicit hash key, or the MD5 of the partition key."""
     if entry.explicit_hash_key:
         return int(entry.explicit_hash_key)
     return int.from_bytes(md5(entry.partition_key.encode(), usedforsecurity=False).digest(), "big")
 
 
 class PerShardRateLimitingStrategy:
-    """Paces each shard by its own limit, so that a hot shard is not hit harder and the others are not held up.
+    """Paces each shard by its own limit, so that a hot shard does not delay the other shards.
 
-    Which shard takes which hash keys is learnt from answers that name shards: no other call is made. It says nothing
-    until a shard throttles for the first time; from then on entries of known shards leave at the shard's pace (see
-    `ShardBucket` for its formula), and entries of unknown ones freely. A shard's limit can turn out to be smaller, when
-    others write to the stream as well: the pace follows the throttles.
+    It learns from answers which shard has which hash keys, and makes no other call. It has no effect until a shard
+    throttles for the first time. From then on, entries of known shards are sent at the pace of the shard (see
+    `ShardBucket` for the formula), and entries of unknown shards freely. If other clients write to the stream, the pace
+    follows the throttles.
 
-    It limits nothing but shards: combine it with congestion control by `All`.
+    It limits only shards: combine it with congestion control with `All`.
 
     Raises:
         SinkOptionError: a rate is not more than 0.
@@ -204,7 +204,7 @@ class PerShardRateLimitingStrategy:
         bytes_per_second: float = 1_048_576.0,
         hash_key: Callable[[Any], int] = hash_key_of,
     ) -> None:
-        """Take the limits of a shard; the defaults are those of PutRecords."""
+        """Take the limits of a shard; the defaults are the limits of PutRecords."""
         check_positive(records_per_second=records_per_second, bytes_per_second=bytes_per_second)
         self._records_per_second = records_per_second * _HEADROOM
         self._bytes_per_second = bytes_per_second * _HEADROOM
@@ -235,7 +235,7 @@ class PerShardRateLimitingStrategy:
         return {shard: bucket.throttled for shard, bucket in self._buckets.items()}
 
     def scale(self, shard: str, now: float) -> float:
-        """The share of its full rate at which a shard is written to."""
+        """The share of its full rate that a shard currently gets."""
         bucket = self._buckets.get(shard)
         return 1.0 if bucket is None else bucket.scale(now)
 
@@ -279,7 +279,7 @@ class PerShardRateLimitingStrategy:
         if not self._active:
             return
         for each in observations:
-            # An entry whose shard was known, and is the same, says nothing new.
+            # An entry whose shard was known and is the same adds no information.
             if each.lane is not None and each.lane != each.expected:
                 self._map.learn(self._hash_key(each.entry), each.lane)
         for lane, refused in throttled.items():
@@ -294,13 +294,13 @@ class PerShardRateLimitingStrategy:
             del self._buckets[shard]
 
     def register_in_flight_request(self, request: RequestInfo) -> None:
-        """Nothing: entries were counted one by one."""
+        """Does nothing: `take` has counted the entries."""
 
     def register_completed_request(self, result: ResultInfo) -> None:
-        """Nothing: `observe` gets more."""
+        """Does nothing: `observe` gets the answer."""
 
     def should_block(self, request: RequestInfo) -> bool:
-        """Never: it holds back entries, not requests."""
+        """False: it holds back entries, not requests."""
         return False
 
     def get_max_batch_size(self) -> int:

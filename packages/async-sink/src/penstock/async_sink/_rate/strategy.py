@@ -1,4 +1,4 @@
-"""What a rate limiting strategy is given, and what it decides (FLIP-242); and the strategy of fixed rates."""
+"""Rate limiting strategies (FLIP-242): their interface, combinations of them, and fixed rates."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -11,60 +11,59 @@ from penstock.async_sink.errors import SinkOptionError
 
 @dataclass(frozen=True)
 class LaneObservation:
-    """What an answer said of one entry."""
+    """An answer's information about one entry."""
 
     entry: Any
     """What was sent."""
     size_in_bytes: int
     """By the writer's measure."""
     lane: str | None
-    """Where the destination put it, or refused it; None when the answer does not say."""
+    """The lane that accepted or refused it; None if the answer does not name it."""
     throttled: bool
     """Whether it was refused because the lane is full."""
     expected: str | None = None
-    """The lane that was known before the entry left; None when there was none, or only a guess."""
+    """The lane that was known before the entry was sent; None if it was unknown or a guess."""
 
 
 class LaneLimiter(Protocol):
-    """Decides, entry by entry, whether its lane has room.
+    """Decides for each entry whether its lane has room.
 
-    A rate limiting strategy that has one offers it as its attribute `lane_limiter` (`HasLanes`). The writer then keeps
-    a queue for each lane that has no room, so that entries of other lanes pass by. Pure: it takes `now`, in monotonic
-    seconds.
+    A rate limiting strategy provides it as the attribute `lane_limiter` (`HasLanes`). The writer then has a queue for
+    each lane without room, so that entries of other lanes can pass. Pure: it takes `now` in monotonic seconds.
     """
 
     @property
     def active(self) -> bool:
-        """Whether lanes matter yet; until then entries leave without a question."""
+        """Whether lanes are limited. Until then entries are sent without a call of `take`."""
 
     def lane_of(self, entry: Any) -> str | None:
-        """The entry's lane; None when it is not known: then the entry leaves without a question."""
+        """The entry's lane. An entry with an unknown lane (None) is sent without a call of `take`."""
 
     def take(self, lane: str, size_in_bytes: int, now: float) -> bool:
-        """Take room for one entry, if there is any."""
+        """Reserve room for one entry; False if there is none."""
 
     def give_back(self, lane: str, size_in_bytes: int) -> None:
-        """The entry does not leave after all."""
+        """Return the room of an entry that is not sent."""
 
     def ready_at(self, lane: str, now: float) -> float:
-        """When a lane without room is to be asked again, after `now`."""
+        """When to ask about a lane without room again, after `now`."""
 
     def observe(self, observations: Sequence[LaneObservation], submitted_at: float, now: float) -> None:
-        """An answer has come."""
+        """Process an answer."""
 
 
 @runtime_checkable
 class GuessesLanes(Protocol):
-    """A lane limiter whose `lane_of` may be a guess. An entry is paced by the guess, but does not wait for the share of
-    the buffer that the guessed lane has."""
+    """A lane limiter whose `lane_of` may be a guess. The guess paces an entry, but the entry does not wait for the
+    guessed lane's share of the buffer."""
 
     def known_lane_of(self, entry: Any) -> str | None:
-        """The entry's lane; None when it is not known."""
+        """The entry's lane; None if it is unknown."""
 
 
 @dataclass(frozen=True)
 class RequestInfo:
-    """A request that is about to be sent: the batch as it was cut, by count and by bytes."""
+    """A request that is about to be sent."""
 
     batch_size: int
     """Entries."""
@@ -76,14 +75,14 @@ class RequestInfo:
 
 @dataclass(frozen=True)
 class ResultInfo:
-    """A request that was answered, or whose time ran out."""
+    """A request that was answered or timed out."""
 
     failed_messages: int
     """Entries that were not accepted, throttled ones included."""
     batch_size: int
     """Entries, as they were registered in flight."""
     throttled_messages: int | None = None
-    """Entries refused because the destination is full; None: all that failed, as it is not known."""
+    """Entries refused because the destination is full; None if unknown: then all failed entries count."""
     size_in_bytes: int = 0
     """Bytes, as they were registered in flight."""
     submitted_at: float = 0.0
@@ -98,11 +97,11 @@ class ResultInfo:
 
 
 class RateLimitingStrategy(Protocol):
-    """Decides how large a batch may be and whether it may leave now: FLIP-242's four methods, which are enough.
+    """Decides how large a batch may be and whether it may be sent now, with FLIP-242's four methods.
 
-    Pure: it does no I/O, reads no clock, and serves one writer, which calls it from one thread. It may also say when to
-    ask it again (`AsksAgain`), limit parts of the destination (`HasLanes`), show its limit (`HasLimit`) and keep to a
-    rate that is known (`HasPace`).
+    Pure: it does no I/O, reads no clock, and belongs to one writer, which calls it from one thread. A strategy can also
+    say when to ask it again (`AsksAgain`), limit parts of the destination (`HasLanes`), show its limit (`HasLimit`) and
+    keep to a known rate (`HasPace`).
     """
 
     def register_in_flight_request(self, request: RequestInfo) -> None:
@@ -115,12 +114,12 @@ class RateLimitingStrategy(Protocol):
         """Whether this request has to wait."""
 
     def get_max_batch_size(self) -> int:
-        """Entries that a batch may hold at present, at least 1."""
+        """Entries that a batch may currently have, at least 1."""
 
 
 @runtime_checkable
 class AsksAgain(Protocol):
-    """A strategy that knows when a blocked request may leave. Others are asked ten times a second, and at answers."""
+    """A strategy that knows when a blocked request may be sent. Others are asked every 0.1 s and at each answer."""
 
     def ask_again_after(self, request: RequestInfo) -> float | None:
         """Seconds after which a blocked request may be asked about again.
@@ -132,32 +131,32 @@ class AsksAgain(Protocol):
 
 @runtime_checkable
 class HasLanes(Protocol):
-    """A strategy that decides entry by entry too, by the part of the destination that an entry goes to."""
+    """A strategy that also decides for single entries, by the part of the destination that an entry goes to."""
 
     @property
     def lane_limiter(self) -> LaneLimiter | None:
-        """What decides; None if nothing does. It is asked for once, when the writer is made."""
+        """The limiter or None. Read once, when the writer is created."""
 
 
 @runtime_checkable
 class HasLimit(Protocol):
-    """A strategy whose limit is shown: in gauges, in metrics and by a gateway."""
+    """A strategy whose limit is shown in gauges, in metrics and by a gateway."""
 
     @property
     def limit(self) -> int | None:
-        """The present limit, in messages or requests; None if there is none."""
+        """The current limit in messages or requests; None for no limit."""
 
 
 @runtime_checkable
 class HasPace(Protocol):
-    """A strategy with a rate that is known: what it holds back leaves in time, whatever the destination does."""
+    """A strategy with a known rate: held entries are sent in time, whatever the destination does."""
 
     @property
     def max_batch_bytes(self) -> int:
-        """Bytes that a batch may hold at present, except for one of a single entry. It is asked for each batch."""
+        """Bytes that a batch may currently have, unless it has a single entry. Read for each batch."""
 
     def paces(self, request: RequestInfo) -> bool:
-        """Whether this request waits for that rate. Each second of it is a sign of life in the writer's metrics."""
+        """Whether this request waits for the rate. Each second of waiting is a sign of life in the writer's metrics."""
 
 
 # For a strategy that blocks and does not say when to ask it again.
@@ -173,12 +172,12 @@ def _never(request: RequestInfo) -> bool:
 
 
 class CompleteStrategy:
-    """A strategy with all that one may have. What it leaves out is filled in here, once, at the writer's door."""
+    """A strategy with defaults for all optional members."""
 
     def __init__(self, strategy: RateLimitingStrategy) -> None:
         self._limit = strategy if isinstance(strategy, HasLimit) else None
         self._pace = strategy if isinstance(strategy, HasPace) else None
-        # Its own methods: a request makes no detour through this object.
+        # The strategy's own methods, so that requests need no extra call.
         self.register_in_flight_request = strategy.register_in_flight_request
         self.register_completed_request = strategy.register_completed_request
         self.should_block = strategy.should_block
@@ -191,20 +190,20 @@ class CompleteStrategy:
 
     @property
     def max_batch_bytes(self) -> int:
-        """Bytes that a batch may hold at present."""
+        """Bytes that a batch may currently have."""
         return sys.maxsize if self._pace is None else self._pace.max_batch_bytes
 
     @property
     def limit(self) -> int | None:
-        """The present limit; None if there is none."""
+        """The current limit; None for no limit."""
         return None if self._limit is None else self._limit.limit
 
 
 class All:
-    """A request leaves when every strategy lets it: blocked is the or, the batch size the smallest.
+    """Combines strategies: a request is sent when no strategy blocks it, and the smallest batch size applies.
 
-    A blocked request is asked about again when the last of those that block says so; at the next answer if one of them
-    waits for an answer. At most one of the strategies may have lanes.
+    The combination asks again after the longest wait of the strategies that block, or at the next answer if one of
+    them waits for an answer. At most one of the strategies may have lanes.
 
     Raises:
         SinkOptionError: no strategy is given, or more than one has lanes.
@@ -227,7 +226,7 @@ class All:
 
     @property
     def lane_limiter(self) -> LaneLimiter | None:
-        """That of the strategy that has one."""
+        """The lane limiter of the strategy that has one."""
         return self._lane_limiter
 
     @property
@@ -238,20 +237,20 @@ class All:
 
     @property
     def max_batch_bytes(self) -> int:
-        """The fewest."""
+        """The smallest limit."""
         return min(each.max_batch_bytes for each in self._parts)
 
     def paces(self, request: RequestInfo) -> bool:
-        """Whether it waits for the rate of any."""
+        """Whether it waits for the rate of a strategy."""
         return any(each.paces(request) for each in self._parts)
 
     def register_in_flight_request(self, request: RequestInfo) -> None:
-        """Tell each."""
+        """Pass the request to each strategy."""
         for each in self._parts:
             each.register_in_flight_request(request)
 
     def register_completed_request(self, result: ResultInfo) -> None:
-        """Tell each."""
+        """Pass the request to each strategy."""
         for each in self._parts:
             each.register_completed_request(result)
 
@@ -285,20 +284,20 @@ class _Bucket:
         self.tokens = min(self.capacity, self.tokens + seconds * self.rate)
 
     def missing_seconds(self, amount: float) -> float:
-        # What is larger than the bucket leaves when it is full, and leaves a debt: else it could never leave.
+        # A request larger than the bucket is sent when the bucket is full, and leaves a debt.
         return max(0.0, (min(amount, self.capacity) - self.tokens) / self.rate)
 
 
 class TokenBucketRateLimitingStrategy:
-    """Keeps to rates that are known: records, bytes and requests per second, each as far as it is given.
+    """Keeps to known rates: records, bytes and requests per second. A rate that is None is not limited.
 
     A bucket holds capacity = max(1, rate x burst_seconds) tokens, is full at first, and fills by rate per second:
 
         tokens(t) = min(capacity, tokens(s) + rate x (t - s))
 
-    A request leaves when each bucket holds min(need, capacity), and takes its need. Over any t seconds no more than
-    capacity + rate x t leaves, plus what one request is larger than the capacity: one of a single entry, or one that
-    was refused whole and is bisected. Answers change nothing.
+    A request is sent when each bucket has min(need, capacity), and takes its need. In t seconds at most capacity +
+    rate x t is sent, plus the excess of one request that is larger than the capacity (a single entry, or a part of a
+    refused request). Answers have no effect.
 
     Raises:
         SinkOptionError: no rate is given, or an argument is not more than 0.
@@ -343,28 +342,28 @@ class TokenBucketRateLimitingStrategy:
             bucket.tokens -= amount
 
     def register_completed_request(self, result: ResultInfo) -> None:
-        """Nothing: the rates are known."""
+        """Does nothing: the rates are known."""
 
     def should_block(self, request: RequestInfo) -> bool:
-        """Whether a bucket holds too little, a nanosecond's worth aside."""
+        """Whether a bucket has too few tokens (tolerance: one nanosecond)."""
         return self._wait(request) > 1e-9
 
     def _wait(self, request: RequestInfo) -> float:
         return max(bucket.missing_seconds(amount) for bucket, amount in self._needs(request))
 
     def get_max_batch_size(self) -> int:
-        """What the records' bucket holds when it is full; a larger batch would leave a debt."""
+        """Capacity of the bucket of records; a larger batch would leave a debt."""
         return 1 << 30 if self._records is None else int(self._records.capacity)
 
     @property
     def max_batch_bytes(self) -> int:
-        """What the bytes' bucket holds when it is full; a larger batch would leave a debt."""
+        """Capacity of the bucket of bytes; a larger batch would leave a debt."""
         return sys.maxsize if self._bytes is None else int(self._bytes.capacity)
 
     def paces(self, request: RequestInfo) -> bool:
-        """Whether a bucket holds too little."""
+        """Whether a bucket has too few tokens."""
         return self.should_block(request)
 
     def ask_again_after(self, request: RequestInfo) -> float | None:
-        """Seconds until each bucket holds enough: the answer never depends on a completion."""
+        """Seconds until each bucket has enough tokens."""
         return self._wait(request)

@@ -24,7 +24,7 @@ class ShardRanges:
     """
 
     def __init__(self, shards: Iterable[Mapping[str, Any]], closed: Container[str] = ()) -> None:
-        """`shards` as the API describes them; `closed` are those of them that are known to be closed, now or later."""
+        """`shards` as the API describes them; `closed` contains the ids of closed shards, now or later."""
         open_shards = []
         self._ranges: dict[str, tuple[int, int]] = {}
         for shard in shards:
@@ -95,10 +95,10 @@ class Aggregate:
     """User records on their way into one record of the stream."""
 
     def __init__(self, hash_key: int) -> None:
-        """`hash_key` is that of the first user record: it sends the aggregate to the shard."""
+        """`hash_key` is the hash key of the first user record; it selects the shard of the aggregate."""
         self.hash_key = hash_key
         self.places: list[int] = []
-        """Of the user records in the request, as the caller counts them."""
+        """Places of the user records in the request."""
         self._entries: list[KinesisRequestEntry] = []
         self._keys: dict[str, bytes] = {}
         self._hash_keys: dict[str, bytes] = {}
@@ -174,7 +174,7 @@ class AggregatedStream(KinesisStream):
         super().__init__(aws, **stream)
         self._aggregation = aggregation
         # What answers have shown to be closed, whatever a list that lags behind says, until one shows the opposite: a
-        # list may also be ahead, and the ids of a stream that is made again begin anew.
+        # list may also be ahead, and the ids of a stream that was created again start from the beginning.
         self._closed = set[str]()
         self._shards = ShardRanges(())
         self._refreshing = asyncio.Lock()

@@ -54,7 +54,7 @@ before_key = _Heads(lambda length: _KEY + head(_TEXT, length)).__getitem__
 
 
 def after_key(hash_key: str | None) -> bytes:
-    """What stands behind the key of a record."""
+    """The fields after the key of a record."""
     return b"" if hash_key is None else _HASH_KEY + _text(hash_key)
 
 
@@ -141,7 +141,7 @@ def encode_rows(data: Any, keys: Any, hash_keys: Sequence[str | None] | None) ->
 
 
 class CborRecords:
-    """Rows as they stand in a request. The bytes of their neighbours in the same buffer stay in memory with them."""
+    """Rows as they are in a request. The bytes of other rows in the same buffer stay in memory with them."""
 
     are_entries = False
 
@@ -157,7 +157,7 @@ class CborRecords:
         return self._content[self._places[start] : self._places[end]]
 
     def entries(self, start: int, end: int) -> list[KinesisRequestEntry]:
-        """Entries, made anew."""
+        """The entries, created for each call."""
         return [KinesisRequestEntry(*read_record(self._content, place)) for place in self._places[start:end]]
 
     def cut(self, start: int, end: int) -> "CborRecords":
@@ -180,7 +180,7 @@ class CborRows:
         self._first = self._end = 0
 
     def entries(self, start: int, end: int) -> list[KinesisRequestEntry]:
-        """Entries, made anew."""
+        """The entries, created for each call."""
         return self.cut(start, end).entries(0, end - start)
 
     def cut(self, start: int, end: int) -> CborRecords:

@@ -59,7 +59,7 @@ def measure(entry: KinesisRequestEntry, record_number: int) -> int:
         what = f"expected a KinesisRequestEntry, got {type(entry).__name__}: give the sink a converter"
         raise RecordError(record_number, what)
     key, hash_key = entry.partition_key, entry.explicit_hash_key
-    # Text would go on the wire as if it were base64, and arrive as other bytes.
+    # Text would be sent as if it were base64, and arrive as other bytes.
     if not isinstance(entry.data, bytes | bytearray):
         raise RecordError(record_number, f"its data is {type(entry.data).__name__}, not bytes: encode it")
     if not isinstance(key, str):

@@ -139,7 +139,7 @@ class PutRecordsCodec:
 WireFormat: TypeAlias = Literal["cbor", "json"]
 
 _logger = logging.getLogger(__name__)
-# Of all partitions. Others may take a blob for base64, and say nothing: they get JSON.
+# Domains of all partitions. Other endpoints get JSON: they may silently treat a blob as base64.
 _DOMAINS = (".amazonaws.com", ".amazonaws.com.cn", ".amazonaws.eu", ".api.aws", ".api.amazonwebservices.com.cn")
 # In which servers that do not speak CBOR say so.
 _NOT_UNDERSTOOD = frozenset({"SerializationException", "UnknownOperationException", "UnsupportedMediaTypeException"})
@@ -147,7 +147,7 @@ _NOT_UNDERSTOOD_STATUS = frozenset({404, 415})
 
 
 def default_format(url: str) -> WireFormat:
-    """The format for an endpoint: CBOR for the service itself, JSON for what stands in for it."""
+    """The format for an endpoint: CBOR for AWS, JSON for other servers."""
     return "cbor" if (urlsplit(url).hostname or "").endswith(_DOMAINS) else "json"
 
 
@@ -174,7 +174,7 @@ class KinesisStream(AwsDestination[KinesisRequestEntry]):
         self._format = wire_format
 
     async def learn(self, client: JsonClient) -> None:
-        """The format that the endpoint understands, as far as its address says it."""
+        """Choose the format from the address of the endpoint."""
         if self._format is None:
             self._format = default_format(client.url)
         self._entries.leave_in_cbor = self._format == "cbor"

@@ -68,7 +68,7 @@ class KinesisRows:
         """Bytes of data and partition keys up to each row, and to the end of the last one."""
 
     def entries(self, start: int, end: int) -> list[KinesisRequestEntry]:
-        """Entries, made anew."""
+        """The entries, created for each call."""
         data, keys = self._data.values(start, end), self._keys.values(start, end)
         if self._hash_keys is None:
             return list(map(KinesisRequestEntry, data, keys))
@@ -126,7 +126,7 @@ def faults_of(columns: tuple[Any, Any, Any], max_record_size_in_bytes: int) -> I
         yield RowFault(wrong, KEY_RULE, lengths)
     if hash_keys is not None:
         yield from text_faults(hash_keys, "its explicit hash key")
-        # Of one length, digits are in the order of numbers.
+        # Digits of equal length sort like numbers.
         too_high = compute.greater(compute.utf8_lpad(hash_keys, len(MAX_HASH_KEY), "0"), MAX_HASH_KEY)
         wrong = compute.invert(compute.match_substring_regex(hash_keys, f"^({HASH_KEY_PATTERN})$"))
         yield RowFault(compute.or_(wrong, too_high), HASH_KEY_RULE, hash_keys)

@@ -82,8 +82,8 @@ class KinesisStreamsSink(AwsSink[I, KinesisRequestEntry]):
         """Describe the stream.
 
         `partition_key` is for record batches without a column `partitionKey`. With `aggregation` records travel in
-        aggregates of the producer library, which readers take apart; then the default limits are those of
-        `kinesis_aggregation_config`. `wire_format` is that of requests, `cbor` or `json`; the default is CBOR for the
+        aggregates of the producer library, which readers split; the default limits are then those that
+        `kinesis_aggregation_config` gives. `wire_format` of requests is `cbor` or `json`; the default is CBOR for the
         service's own endpoints, and JSON for others, which may not speak CBOR. `options` are `converter`, `config`,
         `strategy` and `terminal`, as all sinks have them.
         """
