@@ -1,4 +1,4 @@
-"""For callers without an event loop, such as Spark's tasks."""
+"""Writes for callers without an event loop, such as Spark tasks."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from penstock.rpc import LoopThread
 
 @dataclass(frozen=True)
 class WriteSummary:
-    """What was written: by a call of `write_batches`, by a task, or by several."""
+    """Counts of a call of `write_batches`, of a task, or of several tasks."""
 
     records: int = 0
-    """Records, each counted once, that are acknowledged: all of them, less what a terminal record handler took."""
+    """Acknowledged records, each counted once."""
     bytes: int = 0
     """Bytes of data and partition keys."""
     requests: int = 0
@@ -35,7 +35,7 @@ class WriteSummary:
 
     @classmethod
     def of(cls, metrics: SinkMetrics, seconds: float = 0.0) -> Self:
-        """What a writer did."""
+        """The counts of a writer."""
         return cls(
             metrics.records_out,
             metrics.bytes_out,
@@ -48,7 +48,7 @@ class WriteSummary:
 
     @classmethod
     def total(cls, summaries: "Iterable[WriteSummary]") -> Self:
-        """What several did at the same time: the sum, in the time of the longest."""
+        """The sum of concurrent summaries; `seconds` is the longest time."""
         sums = cls()
         for one in summaries:
             sums = cls(

@@ -1,7 +1,7 @@
-"""Dead letters on disk: read, and written again to their streams.
+"""Reads dead letters and writes them to their streams again.
 
-They are the files, a JSON object a line, in the folder that a Spark job's `deadLetterPath` names. These files are not
-changed: what a stream has acknowledged since is noted in the folder `_redriven` beside them.
+Dead letters are files with a JSON object per line in the folder `deadLetterPath` of a Spark job. The files are not
+changed: letters that a stream has acknowledged are noted in the folder `_redriven` beside them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["NOT_ENCODED", "DeadLetter", "RedriveSummary", "read_dead_letters", "redrive", "why_it_stays"]
 
 NOT_ENCODED: Final = "not encoded"
-"""Reason of a letter whose data is its row as JSON, in the place of what the format or the schema did not take."""
+"""Reason of a letter whose data is its row as JSON, because it could not be encoded."""
 
 REDRIVEN: Final = "_redriven"
 """Folder beside the letters; Spark reads no folder of such a name."""
@@ -74,7 +74,7 @@ class DeadLetter:
 
 @dataclass
 class RedriveSummary:
-    """What became of letters.
+    """The result of a redrive.
 
     Attributes:
         written: letters that a stream has acknowledged, by its name.
@@ -135,10 +135,10 @@ def redrive(
     max_attempts: int = 20,
     report: Callable[[str, str], None] = lambda stream, words: None,
 ) -> RedriveSummary:
-    """Write letters that are not redriven yet to their streams, and note those that are acknowledged.
+    """Write letters that are not redriven yet to their streams, and note acknowledged letters.
 
-    At least once: one that is killed between the two writes some again. One at a time redrives a folder. Blocks until
-    all is done, in an event loop of its own.
+    Delivery is at least once: after a kill between the two steps, some letters are written again. One process at a time
+    redrives a folder. Blocks until all letters are processed.
 
     Args:
         path: a folder of letters, or a file of them.

@@ -1,4 +1,4 @@
-"""Fakes for tests of sinks: time that is moved, destinations with a script."""
+"""Fakes for tests of sinks: a manual clock and scripted destinations."""
 
 import asyncio
 import heapq
@@ -46,7 +46,7 @@ class _FakeTimer:
 
 
 class FakeClock:
-    """Time stands still until it is moved."""
+    """A clock that moves only with `advance`."""
 
     def __init__(self, now: float = 1_000.0) -> None:
         self._now = now
@@ -64,7 +64,7 @@ class FakeClock:
         return timer
 
     def pending(self, within: float = float("inf")) -> int:
-        """Timers that are due within so many seconds."""
+        """Number of timers that are due within so many seconds."""
         until = self._now + within
         return sum(1 for when, _, timer in self._timers if timer.callback is not None and when <= until)
 
@@ -98,7 +98,7 @@ Behaviour = Callable[[FakeRequest], Awaitable[None] | None]
 
 
 class FakeDestination:
-    """Keeps what it accepts; `script` says what to do with the next requests, after that it accepts everything.
+    """Keeps accepted entries. `script` handles the next requests; after that it accepts everything.
 
     An item of the script is called with the request and answers it through its handler, or raises.
     """

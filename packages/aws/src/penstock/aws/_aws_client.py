@@ -1,4 +1,4 @@
-"""Calls of AWS that are not hot, by aiobotocore."""
+"""Infrequent calls of AWS, with aiobotocore."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 
 def as_json(body: bytes) -> bytes:
-    """A body in JSON, whichever of both it is in; blobs become base64.
+    """Convert a body in JSON or CBOR to JSON; blobs become base64.
 
-    A service may answer a request in CBOR with JSON (errors of what stands before it are), so the body is looked at.
+    The format is detected, because a service may answer a request in CBOR with JSON, for example in errors.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the body is neither JSON nor CBOR.
     """
     if body[:1] in (b"", b"{"):
         return body
-    # Only answers with failures are read as a whole: most processes never need this.
+    # Imported here, because only answers with failures need it.
     import cbor2
 
     try:
@@ -59,10 +59,10 @@ _error_decoder = msgspec.json.Decoder(_ErrorBody)
 def service_error(
     operation: str, status: int, headers: Mapping[str, str], body: bytes, *, endpoint: str = "the endpoint"
 ) -> AwsServiceError:
-    """The error that an HTTP answer describes which is not a success of the service.
+    """The error that an unsuccessful HTTP answer describes.
 
-    What no AWS service has written names the endpoint and the content type. Its code is `UnreadableAnswer` for HTTP
-    200, and else what the status means: `TooManyRequestsException`, `InternalFailure` or `UnknownError`.
+    If the answer does not come from an AWS service, the message names the endpoint and the content type, and the code
+    is `UnreadableAnswer` for HTTP 200, or `TooManyRequestsException`, `InternalFailure` or `UnknownError` by status.
     """
     try:
         parsed = _error_decoder.decode(as_json(body))
@@ -90,10 +90,10 @@ def service_error(
 
 
 def refuse_unreadable(endpoint: str, operation_model: Any, response_dict: dict[str, Any], **_: Any) -> None:
-    """A handler of botocore's `before-parse`, which takes any text for an answer in JSON without fields.
+    """A handler of `before-parse`, because botocore treats any text as an empty JSON answer.
 
     Raises:
-        AwsServiceError: the answer says 200, and is neither JSON nor CBOR.
+        AwsServiceError: the answer has the status 200 and is neither JSON nor CBOR.
     """
     if operation_model.service_model.resolved_protocol not in ("json", "smithy-rpc-v2-cbor"):
         return
@@ -103,14 +103,14 @@ def refuse_unreadable(endpoint: str, operation_model: Any, response_dict: dict[s
 
 
 class AwsClient:
-    """Any call of one service, as boto3 names it, with boto3's parameters and answers; an async context manager.
+    """Calls of one service, with boto3's names, parameters and answers; an async context manager.
 
-    Made by `AwsSession.aio_client`. Opens with its first call, and belongs to the event loop of that. Does not retry,
-    so that callers see every throttle, but for credentials that are refused and can be renewed. Cancelling a call
-    closes its connection; whether the service did it is then unknown.
+    Created by `AwsSession.aio_client`. It opens with its first call and belongs to that event loop. It retries only
+    after renewing refused credentials, so that callers see every throttle. Cancelling a call closes its connection; it
+    is then unknown whether the service executed the call.
 
     Args:
-        session: says where the service is, and has the credentials.
+        session: has the endpoint and the credentials.
         service_name: as boto3 has it.
         endpoint_url: of the service; None for boto3's own choice.
     """
@@ -133,16 +133,16 @@ class AwsClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections. A client that is used again opens new ones."""
+        """Close the connections. The next call opens new ones."""
         self._client = None
         await self._opened.aclose()
 
     async def call(self, operation: str, /, **parameters: Any) -> dict[str, Any]:
-        """Make a call, such as `describe_stream_summary`; gives the answer as boto3 does.
+        """Make a call, such as `describe_stream_summary`, and return the answer as boto3 does.
 
         Raises:
-            AwsServiceError: the service answered with an error, which is whole in the `__cause__`; or a parameter is
-                none, with the code `ValidationException`.
+            AwsServiceError: the service answered with an error (boto3's error is the `__cause__`), or a parameter is
+                invalid (`ValidationException`).
             AwsConnectionError: no answer came, or the answer cannot be read.
             AwsCredentialsError: the credentials have expired, and no others can be fetched.
             AwsOptionError: there are no credentials, or the authorities to trust cannot be read.
@@ -152,7 +152,7 @@ class AwsClient:
         try:
             return await self._call_once(client, operation, parameters)
         except AwsServiceError as error:
-            # Refused before anything was done: to send it again cannot do it twice.
+            # The service refused before it did anything, so a retry is safe.
             if not are_credentials_refused(error) or not await self._session.find_other_credentials(used):
                 raise
         return await self._call_once(client, operation, parameters)
@@ -172,7 +172,7 @@ class AwsClient:
                 request_id=str(metadata.get("RequestId", "")),
             ) from error
         except ParamValidationError as error:
-            # What the service itself would say, had it been sent.
+            # The error that the service would return.
             raise AwsServiceError(
                 code="ValidationException", message=str(error), status=400, operation=operation
             ) from error
@@ -191,7 +191,7 @@ class AwsClient:
     async def _open(self) -> Any:
         async with self._opening:
             if self._client is None:
-                # In a thread: it imports aiobotocore, and reads configuration and authorities.
+                # In a thread, because it imports aiobotocore and reads files.
                 create = await asyncio.to_thread(
                     self._session.prepare_aio_client, self._service_name, self._endpoint_url
                 )

@@ -1,4 +1,4 @@
-"""Full-jitter back-off, and a loop that retries by it."""
+"""Full-jitter back-off, and a retry loop that uses it."""
 
 import asyncio
 import random as random_module
@@ -28,7 +28,7 @@ class BackoffPolicy:
     exponent: float = 1.5
     """Growth of the upper bound per attempt. Default: FLIP-128's 1.5."""
     max_attempts: int | None = 10
-    """Attempts in all, the first included; None: the number is not limited. Default: FLIP-128's 10."""
+    """Total attempts, including the first; None for no limit. Default: FLIP-128's 10."""
 
     def __post_init__(self) -> None:
         if self.base < timedelta(0) or self.maximum < self.base:

@@ -1,7 +1,7 @@
-"""Which errors are worth another try.
+"""Classification of errors: retryable, throttled or fatal.
 
-One table for calls and for exceptions inside an event stream. Codes whose meaning depends on the operation, such as
-ResourceInUseException, are decided by the caller that knows it.
+One table for calls and for exceptions inside an event stream. The caller decides about codes whose meaning depends on
+the operation, such as ResourceInUseException.
 """
 
 from enum import Enum
@@ -13,14 +13,14 @@ from penstock.aws.errors import AwsConnectionError, AwsCredentialsError, AwsServ
 
 
 class ErrorKind(Enum):
-    """What an error asks of the caller."""
+    """How a caller should react to an error."""
 
     RETRYABLE = "retryable"
-    """Try again after a back-off."""
+    """Retry after a back-off."""
     THROTTLED = "throttled"
-    """Try again after a back-off, and slow down."""
+    """Retry after a back-off, and slow down."""
     FATAL = "fatal"
-    """Trying again gives the same: tell the user."""
+    """A retry gives the same result: report the error."""
 
 
 THROTTLING_CODES = frozenset(
@@ -54,16 +54,16 @@ RETRYABLE_CODES = frozenset(
     }
 )
 EXPIRED_CODES = frozenset({"ExpiredToken", "ExpiredTokenException"})
-"""By which a service, or STS, refuses a token whose time is over."""
+"""Codes with which a service or STS refuses an expired token."""
 CREDENTIALS_REFUSED_CODES = EXPIRED_CODES | {"UnrecognizedClientException", "InvalidClientTokenId"}
-"""By which a service refuses credentials that it does not know, or no longer."""
+"""Codes with which a service refuses expired or unknown credentials."""
 
 UNREADABLE_ANSWER = "UnreadableAnswer"
-"""Code of an answer with HTTP 200 that the service cannot have written."""
+"""Code of an answer with HTTP 200 that does not come from the service."""
 
 
 def error_code(error: BaseException) -> str | None:
-    """AWS's code without namespace, of our own and of botocore's errors; None for others."""
+    """AWS's error code without namespace, for errors of this package and of botocore; None for others."""
     if isinstance(error, AwsServiceError):
         return error.code
     if isinstance(error, ClientError | EventStreamError):
@@ -75,7 +75,7 @@ def error_code(error: BaseException) -> str | None:
 
 
 def are_credentials_refused(error: BaseException) -> bool:
-    """Whether the credentials have expired or are known no more: `AwsSession.renew_credentials` may help."""
+    """Whether the credentials have expired or are unknown: `AwsSession.renew_credentials` may help."""
     return error_code(error) in CREDENTIALS_REFUSED_CODES
 
 
@@ -88,7 +88,7 @@ def _status(error: BaseException) -> int:
 
 
 def classify_code(code: str, status: int = 0) -> ErrorKind:
-    """What a code and an HTTP status ask of the caller."""
+    """The kind of an error with this code and HTTP status."""
     # A proxy or a gateway before the service may throttle with a status and no code of AWS.
     if code in THROTTLING_CODES or status == 429:
         return ErrorKind.THROTTLED
@@ -98,7 +98,7 @@ def classify_code(code: str, status: int = 0) -> ErrorKind:
 
 
 def classify(error: BaseException) -> ErrorKind:
-    """What the error asks of the caller; errors that are not of AWS or the network are fatal."""
+    """The kind of an error; errors that do not come from AWS or the network are fatal."""
     code = error_code(error)
     if code is not None:
         return classify_code(code, _status(error))

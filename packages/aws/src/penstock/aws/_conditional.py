@@ -37,9 +37,9 @@ class StoredValue(NamedTuple):
 
     data: bytes
     version: str
-    """Another one for each content."""
+    """A different version for each content."""
     age_seconds: float = 0.0
-    """Since it was written, by the store's own clock; 0 where the store does not say."""
+    """Seconds since it was written, by the store's clock; 0 if unknown."""
 
 
 class ConditionalStore(Protocol):
@@ -52,17 +52,16 @@ class ConditionalStore(Protocol):
     async def write(self, key: str, data: bytes, *, if_version: str | None) -> str | None:
         """Write a value if its version is still `if_version`; None means that the key has no value.
 
-        A write whose answer was lost is made again, and recognised by its content. Call it with data that no other
-        writer has.
+        A write whose answer was lost is repeated, and recognised by its content. Use data that no other writer has.
 
         Returns:
-            The new version; None if another writer was faster: nothing was written.
+            The new version; None if another writer was faster and nothing was written.
         """
         ...
 
 
 class S3Store:
-    """A `ConditionalStore` of one bucket, by `If-Match` and `If-None-Match`. Requests that may succeed are retried.
+    """A `ConditionalStore` in one bucket, with `If-Match` and `If-None-Match`. Retryable errors are retried.
 
     Args:
         client: of S3.
@@ -71,7 +70,7 @@ class S3Store:
         backoff: between attempts.
 
     Raises:
-        AwsError: the service refuses a call, or does not answer until the attempts are used up.
+        AwsError: the service refuses a call, or does not answer in any attempt.
     """
 
     def __init__(self, client: AwsCalls, bucket: str, prefix: str = "", *, backoff: BackoffPolicy = _BACKOFF) -> None:
@@ -139,10 +138,10 @@ def _may_pass(error: BaseException) -> bool:
 
 
 class DynamoDbTable:
-    """Items of one table, which are written if they are unchanged. Requests that may succeed are retried.
+    """Items of one table with conditional writes. Retryable errors are retried.
 
     Raises:
-        AwsError: the service refuses a call, or does not answer until the attempts are used up.
+        AwsError: the service refuses a call, or does not answer in any attempt.
     """
 
     def __init__(
@@ -178,12 +177,12 @@ class DynamoDbTable:
     async def change(
         self, operation: str, /, *, unless_changed: Mapping[str, dict[str, Any] | None], **parameters: Any
     ) -> tuple[dict[str, Any], Item | None]:
-        """Make a `put_item` or `update_item` if some attributes still are what was read; None: absent.
+        """Make a `put_item` or `update_item` if some attributes are unchanged; None means absent.
 
-        Compare the item in the way with your own: a write whose answer was lost is made again, and finds itself there.
+        Compare the returned item with your own: a write whose answer was lost is repeated and finds its own item.
 
         Returns:
-            The answer and None; or, if the condition does not hold, nothing and the item in the way.
+            The answer and None; or, if the condition does not hold, an empty answer and the existing item.
         """
         names, values, conditions = {}, {}, []
         for number, (attribute, value) in enumerate(unless_changed.items()):

@@ -55,7 +55,7 @@ _SECRET: Final = re.compile(rf"(?i)((?:{_NAMES})['\"]?\s*[:=>]\s*b?['\"]?)(?:AWS
 
 
 def redacted(text: str) -> str:
-    """The text with stars for what headers, fields and elements of these names hold."""
+    """The text with asterisks instead of the values of secret headers, fields and elements."""
     return _SECRET.sub(r"\1***", text)
 
 
@@ -72,7 +72,7 @@ _REDACTION: Final = _Redaction()
 
 
 def redact_botocore() -> None:
-    """See to it; can be repeated. Costs nothing while those loggers are not at DEBUG."""
+    """Hide secrets in botocore's logs. Can be called again. Costs nothing unless the loggers are at DEBUG."""
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_REDACTION)
 
@@ -90,13 +90,13 @@ ProcessProvider.__init__ = partialmethod(ProcessProvider.__init__, popen=_start_
 _log = logging.getLogger(__name__)
 
 RENEWAL_SECONDS = 5.0
-"""A thousand callers are refused at the same moment: one of them renews, the others take what it found."""
+"""Minimum interval of renewals: many callers are refused at once, one renews, and the others use the result."""
 
 # Sources ask STS, a metadata service, a process or a file; botocore raises RuntimeError for new credentials that have
 # expired already, and KeyError or ValueError for answers that lack something.
 _SOURCE_ERRORS = (BotoCoreError, ClientError, OSError, RuntimeError, KeyError, ValueError)
 
-# What somebody has to put right: a new login, a configuration file.
+# Errors that need a new login or a corrected configuration file.
 _LASTING = (
     InvalidConfigError,
     MissingDependencyException,
@@ -112,7 +112,7 @@ _MIN_SECONDS_BETWEEN_REFRESHES = 60.0
 
 
 def _credentials_error(error: Exception) -> AwsCredentialsError:
-    """What an error of a source of credentials means."""
+    """The error of this package for an error of a source of credentials."""
     code = error_code(error)
     if code is None:
         # A process, a file, a metadata service; anything else is a defect of the source.
@@ -127,9 +127,9 @@ def _credentials_error(error: Exception) -> AwsCredentialsError:
 
 
 def _for_others(error: Exception) -> str | None:
-    """Words without a path of this host, or what a process of it has said; None if the error's own have neither.
+    """A message without paths and process output of this host; None if the error contains neither.
 
-    Services pass errors on to their clients, and show them as the condition of a shard.
+    Services pass errors to their clients, and show them as the condition of a shard.
     """
     if isinstance(error, OSError):
         return f"{error.strerror or 'it failed'} (the log names the file)"
@@ -161,15 +161,15 @@ logging.getLogger("botocore.credentials").addFilter(_quiet)
 
 
 class RenewableCredentials:
-    """What boto3 and signatures take for credentials; what is behind them can be replaced. Safe to share.
+    """Credentials for boto3 and signatures, whose source can be replaced. Safe to share.
 
     Credentials that know their end are refreshed in a thread from 15 minutes before it; a refresh that fails is tried
     again with back-off, and the old ones are used until they expire. `renew` is for changes that cannot be seen
     here: a file that was rewritten, a session that was revoked, a clock that is wrong.
 
     Args:
-        find: looks for credentials, from the beginning. Called once now.
-        is_fixed: looking again would find the same.
+        find: looks for credentials. Called once immediately.
+        is_fixed: whether `find` always returns the same credentials.
         clock: monotonic seconds.
 
     Raises:
@@ -211,7 +211,7 @@ class RenewableCredentials:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether looking again finds the same for as long as this process lives."""
+        """Whether the credentials of this process never change."""
         return self._is_fixed or self._source.method == "env"
 
     @property
@@ -239,16 +239,16 @@ class RenewableCredentials:
         return lambda: getattr(self, property_name, None)
 
     def get_frozen_credentials(self) -> ReadOnlyCredentials:
-        """Credentials of this moment. Blocks on the network when `must_fetch`; else at most starts a refresh.
+        """The current credentials. Blocks on the network if `must_fetch`; otherwise it may start a refresh.
 
         Raises:
             AwsCredentialsError: the credentials have expired, and no others can be fetched.
         """
-        # Read once: another thread may take refused ones away at any moment.
+        # Read once: another thread may remove refused credentials at any time.
         given = None if self.must_fetch else self._given
         if given is None:
             with self._refreshing:
-                # Another caller may have fetched them meanwhile, or have failed to.
+                # Another caller may have fetched them meanwhile, or failed.
                 if self.must_fetch:
                     self._fetch()
                 given = self._given
@@ -270,7 +270,7 @@ class RenewableCredentials:
 
     def _fetch(self) -> None:
         error = self._failure
-        # Many ask at once: the source is not asked again before its time.
+        # Many callers ask at once: the source is not asked before the back-off is over.
         if error is None or self._clock() >= self._next_refresh_at:
             error = self._try()
             if error is not None and self._failures == 1:
@@ -294,7 +294,7 @@ class RenewableCredentials:
             )
 
     def _try(self) -> Exception | None:
-        """Refresh, or fetch for the first time; tells why not. Needs `_refreshing`."""
+        """Refresh or fetch credentials; return the error or None. Needs `_refreshing`."""
         _quiet.here.on = True
         try:
             if self._are_refused:
@@ -315,7 +315,7 @@ class RenewableCredentials:
 
     def _succeeded(self) -> None:
         self._failure, self._failures, self._are_refused = None, 0, False
-        # Those of a quarter of an hour are due for a refresh from the beginning.
+        # Credentials for 15 minutes are due for a refresh from the start.
         self._next_refresh_at = self._clock() + _MIN_SECONDS_BETWEEN_REFRESHES
 
     def renew(self) -> bool:

@@ -38,9 +38,9 @@ class HttpAnswer(NamedTuple):
 
 
 class HttpConnectionError(ConnectionError):
-    """The connection ended, or what came is not an answer.
+    """The connection ended, or the data is not a valid answer.
 
-    `untouched` says that nothing came, as when the service closed a connection that was idle for too long.
+    `untouched` is true if no data came, for example because the service closed an idle connection.
     """
 
     def __init__(self, reason: str, *, untouched: bool) -> None:
@@ -79,7 +79,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         return self._transport is not None and not self._transport.is_closing()
 
     async def request(self, head: bytes, body: Parts) -> HttpAnswer:
-        """Send a request, wait for its answer. Cancelling it spoils the connection: abort it then.
+        """Send a request and wait for its answer. After a cancellation the connection must be aborted.
 
         Raises:
             HttpConnectionError: no answer came.
@@ -101,7 +101,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         return await self._waiter
 
     def abort(self) -> None:
-        """Close at once: TLS's own good-bye would wait for the other side's."""
+        """Close at once, without TLS's closing handshake."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -126,7 +126,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """See asyncio."""
         if self._waiter is None:
-            # Nothing was asked: it would be taken for the answer to the next request.
+            # Unrequested data would be treated as the answer to the next request.
             self.abort()
             return
         self._received_bytes += nbytes
@@ -139,7 +139,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             if not self._is_head_read and self._received_bytes > _MAX_HEAD_BYTES:
                 self._fail("the answer's head is too long")
                 return
-            # Of trailers and what chunks say of themselves: the parser keeps it until it ends.
+            # Trailers and chunk headers, which the parser keeps until the end.
             self._beside_bytes = 0 if self._body_bytes > before else self._beside_bytes + nbytes
             if self._beside_bytes > _MAX_HEAD_BYTES:
                 self._fail("the answer has no end: too much comes beside its body")
@@ -150,13 +150,13 @@ class HttpConnection(asyncio.BufferedProtocol):
     def on_message_begin(self) -> None:
         """See httptools."""
         if self._waiter is None:
-            # Behind an answer begins another one: it would be taken for the answer to the next request.
+            # A second answer would be treated as the answer to the next request.
             self.abort()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """See httptools."""
         if self._is_head_read:
-            # A trailer: what comes after the body must not say of which kind, or of which time, the answer is.
+            # Trailers must not change the headers.
             return
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
@@ -173,7 +173,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if len(body) >= _SMALL_PART_BYTES:
             self._body.append(body)
         elif self._body and isinstance(self._body[-1], bytearray):
-            # An object for each of very small chunks would take twenty times as much as they hold.
+            # An object for each very small chunk would take twenty times its size.
             self._body[-1] += body
         else:
             self._body.append(bytearray(body))
@@ -189,7 +189,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _complete(self, status: int) -> None:
         waiter, self._waiter = self._waiter, None
         assert self._transport is not None
-        # A request that was answered before it was sent whole cannot be distinguished from the next one.
+        # If a request is answered before it was sent completely, its rest would mix with the next request.
         if not self._is_kept_alive or waiter is None or self._transport.get_write_buffer_size():
             self._transport.abort()
         if waiter is not None and not waiter.done():
@@ -203,7 +203,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         framed = "content-length" in self._headers or "transfer-encoding" in self._headers
         if self._is_head_read and not framed and exc is None:
-            # Without a length an answer lasts until the connection's end.
+            # An answer without a length ends with the connection.
             self._complete(self._parser.get_status_code())
         else:
             self._fail(f"the connection failed: {exc or 'it ended before the answer did'}")

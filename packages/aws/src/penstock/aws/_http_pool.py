@@ -23,16 +23,16 @@ _MAX_TUNNEL_HEAD_BYTES = 64 * 1024
 
 
 class HttpPool:
-    """Sends requests over at most so many connections; the one that was used last is used first.
+    """Sends requests over a limited number of connections; the most recently used is used first.
 
-    Bound to the event loop that makes it.
+    Belongs to the event loop that creates it.
 
     Args:
         url: of the endpoint.
         make_tls: makes the context for https; called once, in a thread.
-        connections: more calls than these wait.
+        connections: maximum number; further calls wait.
         connect_timeout_seconds: for a connection with its handshake.
-        proxy: on the way; https goes by a tunnel through it, requests by http must be written for it.
+        proxy: https uses a tunnel through it; http requests must be written for a proxy.
         clock: monotonic seconds.
     """
 
@@ -60,10 +60,10 @@ class HttpPool:
         self._is_closed = False
 
     async def call(self, head: bytes, body: Parts, *, may_repeat: bool) -> HttpAnswer:
-        """Send a request, give its answer. Cancelling it closes its connection.
+        """Send a request and return its answer. Cancelling it closes its connection.
 
-        A kept connection that is closed before the request is sent is replaced. With `may_repeat` so is one that breaks
-        afterwards, before the first byte of an answer: the service then perhaps receives the request twice.
+        A kept connection that was closed before the request is sent is replaced. With `may_repeat` the request is also
+        repeated if the connection breaks before the first byte of an answer: the service may receive it twice.
 
         Raises:
             OSError: no connection, or no answer.
@@ -80,7 +80,7 @@ class HttpPool:
             return await self._request(await self._connect(), head, body)
 
     async def close(self) -> None:
-        """Close the connections; calls on their way end with an error."""
+        """Close the connections; running calls end with an error."""
         self._is_closed = True
         self._idle.clear()
         connections = list(self._connections)

@@ -1,4 +1,4 @@
-"""AWS JSON over HTTP/1.1, for calls that are hot, and for rare ones of processes that have this client anyway."""
+"""AWS JSON over HTTP/1.1, for frequent calls."""
 
 import asyncio
 import base64
@@ -30,14 +30,14 @@ class JsonClient:
     unknown, as after a time-out.
 
     Args:
-        session: says where the service is, and has the credentials.
+        session: has the endpoint and the credentials.
         service: as boto3 names it.
         signing_name: of the service in a signature's scope; its name if not given.
         target_prefix: of the header X-Amz-Target.
         json_version: of AWS JSON: `1.0` or `1.1`.
-        connections: at most; more calls than these wait.
+        connections: maximum number; further calls wait.
         connect_timeout_seconds: for a connection with its handshake.
-        total_timeout_seconds: for a call, with the time that it waits for a connection; `submit` has no time-out.
+        total_timeout_seconds: for a call, including the wait for a connection; `submit` has no time-out.
         wall_clock: seconds since the epoch, for signatures.
     """
 
@@ -91,7 +91,7 @@ class JsonClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections; calls on their way end with an error. A client that is used again opens new ones."""
+        """Close the connections; running calls end with an error. The next call opens new connections."""
         pool, self._pool = self._pool, None
         if pool is not None:
             await pool.close()
@@ -109,7 +109,7 @@ class JsonClient:
 
     @property
     def url(self) -> str:
-        """Where the service is."""
+        """URL of the service."""
         return self._url
 
     async def _credentials(self) -> ReadOnlyCredentials:
@@ -120,7 +120,7 @@ class JsonClient:
         return self._session.frozen_credentials()
 
     async def call_raw(self, operation: str, body: bytes | Parts, *, content_type: str | None = None) -> bytes:
-        """Send a JSON body, give the JSON body of the answer. A large body in parts is not put together.
+        """Send a JSON body and return the JSON body of the answer. A large body in parts is not joined.
 
         With another `content_type` the body is of that type, and so is the answer; Kinesis knows CBOR as
         `application/x-amz-cbor-1.1`.
@@ -136,7 +136,7 @@ class JsonClient:
         try:
             return await self._send(credentials, operation, parts, content_type)
         except AwsServiceError as error:
-            # Refused before anything was done: to send it again cannot do it twice.
+            # The service refused before it did anything, so a retry is safe.
             if not are_credentials_refused(error) or not await self._session.find_other_credentials(credentials):
                 raise
         return await self._send(await self._credentials(), operation, parts, content_type)
@@ -195,9 +195,9 @@ class JsonClient:
         raise service_error(operation, answer.status, answer.headers, answer.body, endpoint=self._url)
 
     async def call(self, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Send parameters, give the answer as plain JSON values.
+        """Send parameters and return the answer as plain JSON values.
 
-        Bytes are sent as base64, as the protocol wants blobs; blobs of the answer stay base64, times epoch seconds.
+        Bytes are sent as base64. In the answer, blobs are base64 and times are epoch seconds.
 
         Raises:
             AwsServiceError: the service answered with an error.

@@ -1,4 +1,4 @@
-"""Where a caller and a service each reach AWS, and whether that is the same place."""
+"""Locations in AWS of a caller and of a service, and their differences."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class AwsLocation:
         return cls(region=session.region, account_id=account, endpoint_url=session.endpoint_url(service_name))
 
     def mismatch(self, service: AwsLocation, aliases: Collection[str] = ()) -> LocationMismatch | None:
-        """What a caller here and a service there do not agree about; None where nothing that both know differs.
+        """The difference between a caller's and a service's location; None if all known facts are equal.
 
-        All of AWS's own endpoints count as one, for their regions are compared: a caller may use the public endpoint
-        and the service one of its VPC. Other endpoints are compared by host and port.
+        All AWS endpoints count as equal, because regions are compared: a caller may use the public endpoint and the
+        service an endpoint of its VPC. Other endpoints are compared by host and port.
 
         Args:
             service: the service's own location.
@@ -102,7 +102,7 @@ class AwsLocation:
 
 @dataclass(frozen=True)
 class LocationMismatch:
-    """What a caller and a service do not agree about."""
+    """A difference between the locations of a caller and of a service."""
 
     fact: str
     """`region`, `account` or `endpoint`."""
@@ -162,7 +162,7 @@ def mismatch_message(
 
 
 def endpoint_aliases(text: str | None, option: str) -> tuple[str, ...]:
-    """URLs from a text with commas.
+    """URLs from a comma-separated text.
 
     Raises:
         AwsOptionError: a part is not a URL, or holds what may be a secret.
@@ -175,7 +175,7 @@ def endpoint_aliases(text: str | None, option: str) -> tuple[str, ...]:
 
 
 def region_of_endpoint(endpoint_url: str | None) -> str | None:
-    """The region of one of AWS's own endpoints of Kinesis, DynamoDB Streams or Firehose; None of any other."""
+    """The region of an AWS endpoint of Kinesis, DynamoDB Streams or Firehose; None for other endpoints."""
     found = _KINESIS_HOST.search((urlsplit(endpoint_url or "").hostname or "").lower())
     return None if found is None else found["region"]
 
@@ -183,9 +183,9 @@ def region_of_endpoint(endpoint_url: str | None) -> str | None:
 def exposed_endpoint(
     endpoints: Mapping[str, str | None], *, access_key_id: str, profile: str | None
 ) -> tuple[str, str] | None:
-    """Option and host of the first URL by which credentials that may be real would leave this machine without TLS.
+    """Option and host of the first URL that would send possibly real credentials to another machine without TLS.
 
-    What the default chain will find is not known here: all but keys that look like an emulator's are taken for real.
+    The result of the default chain is not known here, so all keys except an emulator's keys count as real.
 
     Args:
         endpoints: URLs by their options.
@@ -206,7 +206,7 @@ def exposed_endpoint(
 def check_encrypted(
     options: AwsOptions, allowed: str | None, environ: Mapping[str, str], further: Mapping[str, str | None] = _NONE
 ) -> AwsOptions:
-    """The options of a service, unless its credentials and records would leave this machine without TLS.
+    """Return the options of a service, unless its credentials and records would leave this machine without TLS.
 
     Args:
         options: with the endpoints of Kinesis and STS.

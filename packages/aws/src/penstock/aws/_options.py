@@ -1,4 +1,4 @@
-"""What it takes to reach AWS: region, endpoint, credentials, role."""
+"""Options of access to AWS: region, endpoint, credentials and role."""
 
 import argparse
 import os
@@ -40,24 +40,24 @@ _FLAGS: Final = {
     "ca_bundle": "PEM file of the authorities to trust for AWS",
 }
 CREDENTIALS_PROVIDER = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
-"""What `credentialsProvider` looks like."""
+"""Pattern of `credentialsProvider`."""
 _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "role_session_seconds": (int,),
     "role_session_tags": (tuple, list),
     "web_identity_token_file": (str, os.PathLike),
     "ca_bundle": (str, os.PathLike),
 }
-"""Of fields that are not, or not only, text."""
+"""Types of fields that are not only text."""
 _T = TypeVar("_T")
 ROLE_ARN: Final = re.compile(r"arn:[\w-]+:iam::\d*:role/.+", re.ASCII)
-"""What the ARN of a role looks like."""
+"""Pattern of the ARN of a role."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AwsOptions:
-    """What it takes to reach AWS. Everything may be left out: boto3's default chain then decides.
+    """Options of access to AWS. Options that are not set come from boto3's default chain.
 
-    Credentials come from, in this order: a role with a web identity; a role assumed with the credentials below; the
+    Credentials come from the first of: a role with a web identity; a role assumed with the credentials below; the
     keys; the provider; the profile; the default chain. Can be pickled, but holds secrets: keep it within the
     application.
     """
@@ -65,7 +65,7 @@ class AwsOptions:
     region: str | None = None
     """Such as `eu-west-1`. Default: `AWS_REGION`, `AWS_DEFAULT_REGION`, or the profile's."""
     endpoint_url: str | None = None
-    """Of Kinesis, such as `https://127.0.0.1:4567`. Default: the region's own."""
+    """Endpoint of Kinesis, such as `https://127.0.0.1:4567`. Default: the region's endpoint."""
     stream_service: str = "kinesis"
     """The service that has the streams, as boto3 names it: `kinesis`, or `dynamodbstreams`; `endpoint_url` is its."""
     access_key_id: str | None = None
@@ -77,26 +77,26 @@ class AwsOptions:
     profile: str | None = None
     """Name of a profile in the shared configuration files."""
     role_arn: str | None = None
-    """Role to assume; several, with commas, are assumed one with the credentials of the other, the last one to use."""
+    """Role to assume. Several roles, separated by commas, are assumed one after the other."""
     role_session_name: str | None = None
     """Name of the session in CloudTrail. Default: `penstock`."""
     role_external_id: str | None = field(default=None, repr=False)
     """External id that the role's trust policy asks for."""
     sts_endpoint_url: str | None = None
-    """Of STS. Default: the region's own."""
+    """Endpoint of STS. Default: the region's endpoint."""
     role_session_seconds: int | None = None
-    """How long the session of the last role lasts: 900 to 43,200, and at most 3,600 for one assumed by a role. Default:
-    STS's hour. It is renewed before its end."""
+    """Duration of the last role's session: 900 to 43,200, and at most 3,600 if a role assumes it. Default: one hour. It
+    is renewed before its end."""
     role_session_tags: tuple[tuple[str, str], ...] = ()
-    """Keys and values that the session of the last role is tagged with."""
+    """Tags of the last role's session, as keys and values."""
     web_identity_token_file: str | None = None
-    """File with a web identity token, with which the first role is assumed."""
+    """File with a web identity token for the first role."""
     credentials_provider: str | None = None
-    """`package.module:callable` that gives credentials; see `CredentialsProvider`."""
+    """`package.module:callable` that returns credentials; see `CredentialsProvider`."""
     ca_bundle: str | None = None
     """PEM file of trusted authorities. Default: `AWS_CA_BUNDLE` of the environment, or the system's authorities."""
     proxy_url: str | None = field(default=None, repr=False)
-    """HTTP proxy on the way to AWS, such as `http://user:password@proxy.internal:3128`; not for hosts of `NO_PROXY`.
+    """HTTP proxy for AWS, such as `http://user:password@proxy.internal:3128`; not for hosts of `NO_PROXY`.
     Default: `HTTPS_PROXY`, or for an http endpoint `HTTP_PROXY`."""
 
     @classmethod
@@ -213,7 +213,7 @@ class AwsOptions:
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser, prefix: str, *, note: str = "") -> None:
-        """Add the flags of a service; each falls back to `<prefix>_<NAME>`. Keys are not flags: anybody could see them.
+        """Add the flags of a service, with variables `<prefix>_<NAME>`. Keys are not flags: other users could see them.
 
         Args:
             parser: of the service's command.

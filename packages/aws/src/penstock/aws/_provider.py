@@ -1,4 +1,4 @@
-"""Credentials that a function of the user's gives, and chains of roles."""
+"""Credentials of a user's function, and chains of roles."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.aws._options import AwsOptions
 
 _WITHOUT_END = timedelta(days=3650)
-"""Of credentials without an end, from a provider that gave others with one: until a service refuses them."""
+"""Lifetime of credentials without an end, from a provider whose earlier credentials had one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,26 +34,26 @@ class ProvidedCredentials:
     access_key_id: str
     secret_access_key: str = field(repr=False)
     session_token: str | None = field(default=None, repr=False)
-    """Of temporary credentials."""
+    """Token of temporary credentials."""
     expires_at: datetime | None = None
-    """With a time zone. The provider is called again from 15 minutes before; None: only when a service refuses them."""
+    """End, with a time zone. The provider is called again from 15 minutes before; None: only after a refusal."""
 
 
 class CredentialsProvider(Protocol):
     """A function, or any other callable, that `credentialsProvider` names as `package.module:callable`.
 
     It is called in each process that signs requests (the driver, and each Python worker of the executors), on any
-    thread, and again before its credentials expire or when a service refuses them. It may block. Whatever it raises is
-    raised as an `AwsCredentialsError` and tried again with back-off, as any source of credentials that is away.
+    thread, and again before its credentials expire or when a service refuses them. It may block. Its errors are raised
+    as an `AwsCredentialsError` and retried with back-off, like errors of other sources of credentials.
     """
 
     def __call__(self) -> ProvidedCredentials:
-        """Give credentials that have not expired."""
+        """Return credentials that have not expired."""
         ...
 
 
 def load_provider(name: str) -> CredentialsProvider:
-    """The callable that an option names.
+    """The callable that the option names.
 
     Raises:
         AwsOptionError: it cannot be imported in this process, or cannot be called.
@@ -74,7 +74,7 @@ def load_provider(name: str) -> CredentialsProvider:
 
 
 def provided_credentials(name: str) -> Credentials:
-    """The credentials of a provider, which are asked for again before they expire.
+    """The credentials of a provider, which is called again before they expire.
 
     Raises:
         AwsOptionError: the provider is unknown.
@@ -119,7 +119,7 @@ def provided_credentials(name: str) -> Credentials:
 
 
 def _wrong_with(given: ProvidedCredentials) -> str | None:
-    """What cannot be signed with; shows no value, which may be a secret."""
+    """Why the credentials cannot sign requests, without their values."""
     for name, is_needed in (("access_key_id", True), ("secret_access_key", True), ("session_token", False)):
         text: Any = getattr(given, name)
         if not text and not is_needed:

@@ -1,4 +1,4 @@
-"""The HTTP proxy on the way to an endpoint."""
+"""HTTP proxies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.aws.errors import AwsOptionError
 
 @dataclass(frozen=True, kw_only=True)
 class HttpProxy:
-    """An HTTP proxy: https goes by a tunnel through it (CONNECT), http is handed to it."""
+    """An HTTP proxy: https uses a tunnel (CONNECT), http requests are sent to it."""
 
     host: str
     port: int
@@ -56,7 +56,7 @@ class HttpProxy:
 
     @property
     def authority(self) -> str:
-        """Host and port, to be shown and to be connected to."""
+        """Host and port."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
@@ -73,7 +73,7 @@ class HttpProxy:
         return f"CONNECT {place} HTTP/1.1\r\nhost: {place}\r\n{fields}\r\n".encode()
 
     def refusal(self, status: int, reason: str, host: str) -> AwsOptionError | ConnectionError:
-        """What an answer to CONNECT other than 2xx means: that the proxy will not let us, or that it cannot."""
+        """The error for an answer to CONNECT other than 2xx: the proxy refuses, or cannot connect."""
         if status in (401, 403, 407):
             return AwsOptionError(
                 "proxyUrl", f"the proxy {self.authority} refuses to lead to {host}: {status} {reason}"

@@ -27,7 +27,7 @@ class ServiceClock:
     sends no `Date`, the bounds are this host's clock. Safe to share between threads.
 
     Args:
-        monotonic: seconds that only grow.
+        monotonic: monotonic seconds.
         wall_clock: this host's time, in seconds since the epoch.
     """
 
@@ -41,11 +41,11 @@ class ServiceClock:
         self._has_warned = False
 
     def monotonic(self) -> float:
-        """The clock that `answered` takes the times of."""
+        """The clock of the times that `answered` takes."""
         return self._monotonic()
 
     def answered(self, date: str | None, asked_at: float) -> None:
-        """Take the `Date` header of an answer that has just arrived.
+        """Process the `Date` header of an answer that has just arrived.
 
         Args:
             date: the header; None if there was none.
@@ -60,7 +60,7 @@ class ServiceClock:
             self.answered_at(second, asked_at)
 
     def answered_at(self, second: float, asked_at: float) -> None:
-        """Take the time of an answer that has just arrived: its `Date` header, already read.
+        """Process the time of an answer that has just arrived.
 
         Args:
             second: `date_seconds` of the header.
@@ -75,11 +75,11 @@ class ServiceClock:
             self._bounds = (lower, upper)
 
     def earliest(self) -> float:
-        """The service's time, in seconds since the epoch: it is not earlier than this."""
+        """Lower bound of the service's time, in seconds since the epoch."""
         return self._wall_clock() if self._bounds is None else self._monotonic() + self._bounds[0]
 
     def latest(self) -> float:
-        """The service's time, in seconds since the epoch: it is not later than this."""
+        """Upper bound of the service's time, in seconds since the epoch."""
         return self._wall_clock() if self._bounds is None else self._monotonic() + self._bounds[1]
 
 

@@ -33,7 +33,7 @@ from penstock.aws._service_clock import ServiceClock
 from penstock.aws.errors import AwsOptionError
 
 _CONFIG: dict[str, Any] = {
-    # Retries are ours, so that throttling is seen by those who must slow down.
+    # This package retries, so that callers see throttling and can slow down.
     "retries": {"total_max_attempts": 1},
     "connect_timeout": 10,
     "read_timeout": 60,
@@ -43,19 +43,19 @@ _CONFIG: dict[str, Any] = {
     "response_checksum_validation": "when_required",
 }
 
-# What NO_PROXY has to name for all of AWS.
+# The URL that represents all of AWS for NO_PROXY.
 _AWS_URL = "https://amazonaws.com"
 
 
 @cache
 def _loader(data_path: str | None) -> Loader:
-    # One for all sessions: each would read some MB of models and endpoints, take 0.1 s for that, and keep them.
+    # One loader for all sessions: each would take 0.1 s to read some MB of models, and keep them in memory.
     loader: Loader = create_loader(data_path)
     return loader
 
 
 class _AioCredentials:
-    """The session's credentials, as aiobotocore asks for them."""
+    """The session's credentials in the form that aiobotocore needs."""
 
     method = "penstock"
 
@@ -78,8 +78,8 @@ class AwsSession:
         clock: monotonic seconds.
 
     Raises:
-        AwsOptionError: the profile does not exist, or no region is to be found, or it cannot be one. Or `options` is
-            not an `AwsOptions`.
+        AwsOptionError: the profile does not exist, the region is missing or invalid, or `options` is not an
+            `AwsOptions`.
     """
 
     def __init__(self, options: AwsOptions | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -94,7 +94,7 @@ class AwsSession:
         self._service_urls: dict[str, str] = {}
         botocore_session = BotocoreSession(profile=self._options.profile)
         try:
-            # Looks for the profile, also where the environment says the region.
+            # Checks the profile, also if the environment sets the region.
             botocore_session.get_scoped_config()
             configured = botocore_session.get_config_variable("region")
         except ProfileNotFound as error:
@@ -134,7 +134,7 @@ class AwsSession:
 
     @property
     def _credentials(self) -> RenewableCredentials:
-        # One for all clients: what one of them renews, all have.
+        # One object for all clients, so that renewed credentials reach all of them.
         with self._credentials_lock:
             if self._found_credentials is None:
                 is_fixed = self._options.access_key_id is not None and self._options.role_arn is None
@@ -152,7 +152,7 @@ class AwsSession:
         elif options.web_identity_token_file is not None:
             source = None
         else:
-            # A session of its own: one that was used remembers what it read from files.
+            # A new session: a used session keeps what it has read from files.
             session = BotocoreSession(profile=options.profile)
             # For STS and SSO, where the profile names them.
             session.set_default_client_config(self._client_config(lambda: _AWS_URL))
@@ -166,7 +166,7 @@ class AwsSession:
         return source
 
     def _create_sts_client(self, service_name: str, **arguments: Any) -> Any:
-        # What fails is tried again with back-off by whoever asked.
+        # The caller retries with back-off.
         config = Config(connect_timeout=10, retries={"total_max_attempts": 2})
         url = self._options.sts_endpoint_url
         config = config.merge(self._client_config(lambda: url or self._service_url(service_name)))
@@ -180,19 +180,19 @@ class AwsSession:
         )
 
     def frozen_credentials(self) -> ReadOnlyCredentials:
-        """Credentials of this moment. Blocks on the network when `must_fetch_credentials`.
+        """The current credentials. Blocks on the network if `must_fetch_credentials`.
 
-        They are refreshed in a thread from 15 minutes before they expire. While that fails they are used to their end,
-        with one warning, and it is tried again.
+        They are refreshed in a thread from 15 minutes before they expire. If the refresh fails, they are used until
+        they expire, one warning is logged, and the refresh is retried.
 
         Raises:
-            AwsOptionError: no credentials are to be found.
+            AwsOptionError: there are no credentials.
             AwsCredentialsError: the credentials have expired, and no others can be fetched.
         """
         return self._credentials.get_frozen_credentials()
 
     async def fetch_credentials(self) -> ReadOnlyCredentials:
-        """`frozen_credentials` in a thread, where it has to fetch them first."""
+        """`frozen_credentials`, in a thread if the credentials have to be fetched."""
         if self.must_fetch_credentials:
             return await asyncio.to_thread(self.frozen_credentials)
         return self.frozen_credentials()
@@ -204,7 +204,7 @@ class AwsSession:
 
     @property
     def has_fixed_credentials(self) -> bool:
-        """Whether the credentials are options or variables of the environment: others can never replace them."""
+        """Whether the credentials are options or environment variables, which are never replaced."""
         return self._credentials.is_fixed
 
     def renew_credentials(self) -> bool:
@@ -221,7 +221,7 @@ class AwsSession:
         return await self.fetch_credentials() != refused or await asyncio.to_thread(self.renew_credentials)
 
     def aio_client(self, service_name: str, *, endpoint_url: str | None = None) -> AwsClient:
-        """A client for asyncio, which whoever asked for it closes; see `AwsClient`.
+        """A client for asyncio, which the caller closes; see `AwsClient`.
 
         Args:
             service_name: as boto3 has it.
@@ -237,12 +237,12 @@ class AwsSession:
         return AwsClient(self, service_name, endpoint_url)
 
     def prepare_aio_client(self, service_name: str, endpoint_url: str | None) -> Callable[[], Any]:
-        """What makes aiobotocore's client on a loop, as an async context manager. Blocks for a moment; see `AwsClient`.
+        """A function that creates aiobotocore's client as an async context manager. Blocks briefly; see `AwsClient`.
 
         Raises:
             AwsOptionError: the authorities to trust cannot be read.
         """
-        # Half a second, for those who call AWS that way.
+        # The import takes half a second.
         from aiobotocore.config import AioConfig
         from aiobotocore.session import AioSession
 
@@ -261,17 +261,17 @@ class AwsSession:
         )
 
     def client(self, service_name: str) -> Any:
-        """A boto3 client without retries of its own, shared by all callers. Its calls block."""
+        """A boto3 client without retries, shared by all callers. Its calls block."""
         with self._lock:
             if service_name not in self._clients:
                 self._clients[service_name] = self._create_client(service_name)
             return self._clients[service_name]
 
     def _create_client(self, service_name: str) -> Any:
-        # Only here: those who read or write records do without.
+        # Imported here, because reading and writing records does not need it.
         import boto3
 
-        # boto3 has no parameter for credentials that refresh: they are put where its session looks for them.
+        # boto3 has no parameter for credentials that refresh, so they are set in its session.
         session = BotocoreSession()
         session._credentials = self._credentials  # type: ignore[attr-defined]  # no public way
         client = boto3.Session(botocore_session=session).client(
@@ -297,43 +297,43 @@ class AwsSession:
         return client
 
     def _retry_renewed(self, response: tuple[Any, dict[str, Any]] | None, attempts: int, **_: Any) -> float | None:
-        """Seconds after which botocore is to sign and send a refused call again; None to leave it at that."""
+        """Seconds after which botocore signs and sends a refused call again; None for no retry."""
         if response is None or attempts > 1:
             return None
         code = response[1].get("Error", {}).get("Code")
         return 0.0 if code in CREDENTIALS_REFUSED_CODES and self.renew_credentials() else None
 
     def service_clock(self, service_name: str | None = None) -> ServiceClock:
-        """Give the clock of a service, by default of the streams', as the answers to all clients tell it."""
+        """Give the clock of a service, by default of the streams' service, estimated from all answers."""
         with self._lock:
             return self._clock_of(service_name or self._options.stream_service)
 
     def _clock_of(self, service_name: str) -> ServiceClock:
-        # Asked for at every look at every shard: no other one is made on the way.
+        # Called for every poll of every shard, so no object is created on the way.
         if (clock := self._service_clocks.get(service_name)) is None:
             clock = self._service_clocks[service_name] = ServiceClock()
         return clock
 
     def endpoint_url(self, service_name: str | None = None) -> str:
-        """Where a service is, by default the streams', without a trailing slash.
+        """URL of a service, by default of the streams' service, without a trailing slash.
 
         Raises:
-            AwsOptionError: the environment or the profile has an endpoint that is not a URL, or holds a password.
+            AwsOptionError: the environment or the profile has an endpoint that is not a URL, or contains a password.
         """
         if self._options.endpoint_url is not None:
             return self._options.endpoint_url.rstrip("/")
         return self._service_url(service_name or self._options.stream_service)
 
     def _service_url(self, service_name: str) -> str:
-        # Asked for several times at a start: botocore makes a whole client for it.
+        # Cached, because botocore creates a whole client for it.
         if service_name not in self._service_urls:
             # Unsigned: botocore would look for credentials, by files, processes and metadata services.
             config = Config(signature_version=UNSIGNED)
-            # The environment and the profile can have one too.
+            # The environment and the profile can also set it.
             try:
                 client = self._botocore.create_client(service_name, region_name=self.region, config=config)
             except ValueError:
-                # Botocore's, of one without a scheme, which it shows: that may hold a password.
+                # Botocore's error for a URL without a scheme shows the URL, which may contain a password.
                 where = "the value in the environment or the profile"
                 raise AwsOptionError(
                     "endpointUrl", f"{where} is not an http or https URL (example: https://kinesis.internal:4567)"
@@ -344,7 +344,7 @@ class AwsSession:
         return self._service_urls[service_name]
 
     def proxy(self, service_name: str = "kinesis") -> HttpProxy | None:
-        """The HTTP proxy on the way to the service; None for a direct one.
+        """The HTTP proxy for the service; None for a direct connection.
 
         Raises:
             AwsOptionError: the environment names something that is not a proxy.
@@ -352,10 +352,10 @@ class AwsSession:
         return HttpProxy.of(self.endpoint_url(service_name), self._options.proxy_url)
 
     def _client_config(self, url: Callable[[], str]) -> Config:
-        """What every client is made with; `url` gives the endpoint.
+        """The configuration of every client; `url` returns the endpoint.
 
         Raises:
-            AwsOptionError: an endpoint in the environment or in the profile holds what may be a secret.
+            AwsOptionError: an endpoint in the environment or in the profile may contain a secret.
         """
         # Botocore finds these endpoints itself, and shows them in its errors.
         profile = self._botocore.get_scoped_config()
@@ -373,7 +373,7 @@ class AwsSession:
         return Config(proxies={"http": proxy_url, "https": proxy_url} if is_used else {})
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """For https endpoints; None for plain http.
+        """The TLS context for https endpoints; None for http.
 
         Raises:
             AwsOptionError: the authorities to trust cannot be read.
@@ -384,7 +384,7 @@ class AwsSession:
         try:
             return ssl.create_default_context(cafile=self.ca_bundle)
         except OSError as error:
-            # No connection that failed: to try again would give the same.
+            # Not a connection error: a retry would fail as well.
             raise AwsOptionError("caBundle", f"{self.ca_bundle} cannot be read as a PEM file: {error}") from error
 
     @property
@@ -403,7 +403,7 @@ class AwsSession:
     async def signed(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes, service: str = "kinesis"
     ) -> dict[str, str]:
-        """`sign`, in a thread where it has to fetch credentials first."""
+        """`sign`, in a thread if the credentials have to be fetched."""
         if self.must_fetch_credentials:
             return await asyncio.to_thread(self.sign, method, url, headers, body, service)
         return self.sign(method, url, headers, body, service)

@@ -1,8 +1,7 @@
 """Heads of JSON calls, signed by AWS Signature Version 4.
 
-botocore signs any request; this signs one shape of request many thousand times a second. What does not change is put
-together once, by botocore where it has an opinion (host, canonical path), and the key of the day is derived once a day.
-A test compares the signatures with botocore's, byte for byte.
+It signs one form of request, much faster than botocore. Constant parts are computed once, partly by botocore (host,
+canonical path), and the key of the day once a day. A test compares the signatures with botocore's, byte for byte.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _NO_CREDENTIALS = ReadOnlyCredentials("", "", None)
 
 @dataclass(frozen=True)
 class _DayKey:
-    """What credentials come to on one day."""
+    """The signing key of credentials for one day."""
 
     credentials: ReadOnlyCredentials = field(repr=False)
     day: str
@@ -50,7 +49,7 @@ class JsonSigner:
         content_type: with the version of AWS JSON.
         target_prefix: of the header X-Amz-Target.
         wall_clock: seconds since the epoch.
-        forward_proxy: takes the requests, and their whole URL; None when they go to the host itself.
+        forward_proxy: the proxy that gets the requests with their full URL; None for a direct connection.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Errors of the AWS edge.
+"""Errors of access to AWS.
 
 AwsError
 ├── AwsOptionError         an option is missing, contradictory or unusable
-├── AwsCredentialsError    credentials have expired, or were never there, and cannot be fetched
+├── AwsCredentialsError    there are no valid credentials, and none can be fetched
 ├── AwsServiceError        the service answered with an error code
 └── AwsConnectionError     no answer: refused, reset, timed out
 """
@@ -15,7 +15,7 @@ class AwsError(Exception):
 class AwsOptionError(AwsError, ValueError):
     """An option is missing, contradictory or unusable.
 
-    `option` names it as the data source does, `reason` says what to do.
+    `option` is its name in the data source, and `reason` says what to do.
 
     Cure: Correct the option that is named, as `reason` says.
     """
@@ -27,7 +27,7 @@ class AwsOptionError(AwsError, ValueError):
 
 
 class AwsCredentialsError(AwsError):
-    """There are no credentials that have not expired, and their source gives none.
+    """There are no valid credentials, and none can be fetched.
 
     `code` is the code of STS, such as `AccessDenied`, or the name of botocore's error, such as
     `CredentialRetrievalError`. `reason` is the message of the source. Messages about files and processes of this host
@@ -48,7 +48,7 @@ class AwsCredentialsError(AwsError):
 class AwsServiceError(AwsError):
     """The service answered with an error code.
 
-    `code` is without namespace, such as `ResourceNotFoundException`; `status` is the HTTP status.
+    `code` has no namespace (`ResourceNotFoundException`); `status` is the HTTP status.
 
     Cure: Follow `code`: AccessDenied needs a permission for `operation`, ResourceNotFound another name, region or
     account, ExpiredToken new credentials.
@@ -68,7 +68,7 @@ class AwsConnectionError(AwsError):
 
     `is_reached` is true if a connection was open and no answer came over it.
 
-    Cure: Check `endpoint`, region, proxy and firewall from the host that called.
+    Cure: Check `endpoint`, region, proxy and firewall on the calling host.
     """
 
     def __init__(self, *, operation: str, endpoint: str, reason: str, is_reached: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""For tests: dummy keys for an emulator, an STS that can be away, and an HTTP proxy."""
+"""Test helpers: dummy keys for an emulator, a scripted STS, and an HTTP proxy."""
 
 import base64
 import socket
@@ -15,7 +15,7 @@ _ROLE_ARN = "arn:aws:iam::123456789012:role/reader"
 
 
 def emulator_options(endpoint_url: str, ca_bundle: str | None = None) -> AwsOptions:
-    """Options with keys that only an emulator takes."""
+    """Options with keys that only an emulator accepts."""
     return AwsOptions(
         region="us-east-1",
         endpoint_url=endpoint_url,
@@ -26,7 +26,7 @@ def emulator_options(endpoint_url: str, ca_bundle: str | None = None) -> AwsOpti
 
 
 class Sts:
-    """An STS that gives the roles `ASIA1`, `ASIA2` and so on, with the lifetime that a test wants."""
+    """An STS that returns the keys `ASIA1`, `ASIA2` and so on, with the lifetime that a test sets."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -100,10 +100,10 @@ def running_sts() -> Iterator[Sts]:
 
 
 class Proxy:
-    """An HTTP proxy: makes tunnels (CONNECT), and hands http requests on."""
+    """An HTTP proxy with tunnels (CONNECT) and forwarding of http requests."""
 
     hosts: dict[str, tuple[str, int]]
-    """Where a name leads that only the proxy knows."""
+    """Addresses of host names that only the proxy knows."""
 
     def __init__(self, port: int, user: str, password: str) -> None:
         self.address = f"127.0.0.1:{port}"

@@ -1,4 +1,4 @@
-"""What the sinks for AWS's services share: the connection pool, look-ups, and what an error means."""
+"""Common parts of the sinks for AWS services: connection pool, look-ups and the meaning of errors."""
 
 import asyncio
 import logging
@@ -40,14 +40,14 @@ from penstock.aws import (
     retry,
 )
 
-# Hundreds of tasks that start together ask together, and some are throttled: a handful of seconds spreads them.
+# Hundreds of tasks that start together ask together; some seconds of back-off spread them.
 LOOKUP_BACKOFF = BackoffPolicy(
     base=timedelta(milliseconds=200), maximum=timedelta(seconds=4), exponent=2.0, max_attempts=6
 )
 
 
 async def look_up(client: JsonClient, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Call an operation that only reads; again, a bounded number of times, while the answer is that it may work later.
+    """Call an operation that only reads, with a limited number of retries.
 
     Raises:
         AwsServiceError: the service refused permanently, or at each attempt.
@@ -58,11 +58,11 @@ async def look_up(client: JsonClient, operation: str, parameters: Mapping[str, A
 
 
 LOOKUP_ERRORS = (AwsServiceError, AwsConnectionError, AwsCredentialsError)
-"""What a look-up fails with, when its options are right."""
+"""Errors of a look-up with valid options."""
 
 
 def lookup_failed(destination: str, error: AwsError, hint: str = "") -> DestinationError:
-    """The error of a writer that cannot be opened as a look-up failed; `hint` says how to do without it."""
+    """The error of a writer that cannot be opened because a look-up failed; `hint` says how to avoid the look-up."""
     suffix = f"; {hint}" if hint else ""
     if isinstance(error, AwsServiceError):
         return DestinationError(destination, error.code, f"{error.message} ({error.operation}{suffix})")
@@ -83,13 +83,13 @@ _LOOK_SECONDS = 1.0
 _LOG_SECONDS = 60.0
 # A request may be refused for some seconds after the service has said that the stream is there.
 _SETTLING_SECONDS = 10.0
-# How long refused credentials are borne: whatever replaces a token often does so some seconds late.
+# How long refused credentials are retried: tokens are often replaced some seconds late.
 _REFUSED_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceLimits:
-    """What a service takes in a request, and what a writer has that is given nothing."""
+    """Limits of a service, and the defaults of its writers."""
 
     max_batch_size: int
     """Entries in a request."""
@@ -103,7 +103,7 @@ class ServiceLimits:
     """How a writer finds its rate."""
 
     def config(self, options: Mapping[str, Any]) -> AsyncSinkConfig:
-        """The limits of a writer; what the options leave out is the service's.
+        """The limits of a writer; options that are not given have the service's values.
 
         Raises:
             SinkOptionError: an option is wrong, or above the service's limit.
@@ -114,7 +114,7 @@ class ServiceLimits:
         return config
 
     def check(self, config: AsyncSinkConfig) -> None:
-        """Check that requests and entries are not larger than the service takes.
+        """Check that requests and entries are not larger than the service accepts.
 
         Raises:
             SinkOptionError: a limit is above the service's.
@@ -126,14 +126,14 @@ class ServiceLimits:
 
 
 def code_and_message(error: BaseException) -> tuple[str, str]:
-    """Code and message of an error: the service's own if it has some."""
+    """Code and message of an error, from the service if possible."""
     if isinstance(error, msgspec.MsgspecError):
         return UNREADABLE_ANSWER, f"the answer is not one of the service: {error}; look at the endpoint"
     return error_code(error) or type(error).__name__, getattr(error, "message", None) or str(error)
 
 
 class RecordResult(msgspec.Struct):
-    """What an answer says of one record, in the order of the request."""
+    """The result of one record in an answer, in the order of the request."""
 
     error_code: str | None = msgspec.field(name="ErrorCode", default=None)
     error_message: str | None = msgspec.field(name="ErrorMessage", default=None)
@@ -143,9 +143,9 @@ _ZERO = re.compile(rb"\s*:\s*0\s*[,}]")
 
 
 def is_success(answer: bytes, count_name: bytes, receipt_name: bytes, entry_count: int) -> bool:
-    """Whether an answer in JSON counts no failure, and has a receipt for each entry; names are in quotation marks.
+    """Whether a JSON answer counts no failure and has a receipt for each entry; names include their quotation marks.
 
-    It is not read as a whole for that. False for whatever else it is.
+    The answer is not parsed. False for any other answer.
     """
     place = answer.find(count_name)
     return (
@@ -166,7 +166,7 @@ def failures_by_place(
     """The entries that were not accepted. `throttle_codes` mean that the destination is full, besides the usual ones.
 
     Raises:
-        ValueError: the answer is about another number of records, or counts more failures than it names.
+        ValueError: the answer has another number of records, or counts more failures than it names.
     """
     if len(results) != entry_count:
         raise ValueError(f"{operation} of {entry_count} records was answered for {len(results)}")
@@ -187,7 +187,7 @@ def failures_by_place(
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceApi:
-    """How a service is called, and what its answers ask for."""
+    """How a service is called, and the meaning of its error codes."""
 
     service: str
     """As boto3 names it."""
@@ -196,12 +196,12 @@ class ServiceApi:
     json_version: str = "1.1"
     """Of AWS JSON."""
     kinds_of_codes: Mapping[str, ErrorKind] = field(default_factory=dict)
-    """What this service's own codes ask for; others are looked up in the table of `penstock.aws`."""
+    """Kinds of this service's own codes; `penstock.aws` classifies others."""
     lookup_hint: str = ""
-    """How to do without `AwsDestination.learn`."""
+    """How to avoid `AwsDestination.learn`."""
 
     def kind_of(self, error: BaseException) -> ErrorKind:
-        """What an error of a whole request asks for."""
+        """The kind of an error of a whole request."""
         return self.kinds_of_codes.get(error_code(error) or "") or classify(error)
 
 
@@ -221,9 +221,9 @@ _POISON_CODES = frozenset(
 
 
 class AwsDestination(ABC, Generic[R]):
-    """A stream, a queue or a table: its connection pool, the call that takes entries, and what its errors mean.
+    """A stream, a queue or a table: its connection pool, the call that sends entries, and the meaning of errors.
 
-    Each writer has one of its own.
+    Each writer has its own.
     """
 
     api: ClassVar[ServiceApi]
@@ -233,7 +233,7 @@ class AwsDestination(ABC, Generic[R]):
         self.name = name
         """For messages and metrics."""
         self.kind = kind
-        """What its entries are."""
+        """Its kind of entries."""
         self._client: JsonClient | None = None
         self._bisects = False
         self._failed_in_a_row = 0
@@ -247,7 +247,7 @@ class AwsDestination(ABC, Generic[R]):
         self._next_refusal_log = 0.0
 
     async def status(self, client: JsonClient) -> str | None:
-        """The status of the destination, such as `CREATING`; None if it may not be asked for, which is the default.
+        """The status of the destination, such as `CREATING`; None (the default) if it cannot be asked for.
 
         Raises:
             penstock.aws.AwsError: no answer came, or the service failed.
@@ -255,17 +255,17 @@ class AwsDestination(ABC, Generic[R]):
         return None
 
     async def learn(self, client: JsonClient) -> None:
-        """Ask the service what must be known before it is written to; by default nothing."""
+        """Ask the service for facts that writing needs; by default none."""
 
     @abstractmethod
     async def send(self, client: JsonClient, entries: Sequence[R], result_handler: ResultHandler[R]) -> None:
-        """Send the entries by one call, and report to the handler which were not accepted, and their lanes (shards)
-        where the answer names them. What is raised goes through `kind_of`."""
+        """Send the entries with one call, and report failed entries and, if known, lanes (shards) to the handler.
+        `kind_of` classifies errors that are raised."""
 
     async def open(self, writer: AsyncSinkWriter[Any, R]) -> None:
-        """Open the connection pool, and learn what must be known of the destination.
+        """Open the connection pool, and learn facts about the destination.
 
-        Waits for a destination that is being created, for up to `request_timeout`.
+        Waits up to `request_timeout` for a destination that is being created.
 
         Raises:
             DestinationError: the service does not describe the destination.
@@ -311,7 +311,7 @@ class AwsDestination(ABC, Generic[R]):
             await client.close()
 
     async def describe(self, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask the service about the destination, once, with the client that writes to it.
+        """Ask the service about the destination once, with the client that writes to it.
 
         Raises:
             penstock.aws.AwsError: the service refused, or no answer came.
@@ -320,7 +320,7 @@ class AwsDestination(ABC, Generic[R]):
         return await self._client.call(operation, parameters)
 
     async def submit(self, entries: Sequence[R], result_handler: ResultHandler[R]) -> None:
-        """Send the entries; what was not accepted is sent again.
+        """Send the entries. Entries that were not accepted are sent again.
 
         Raises:
             DestinationError: the service refused the request permanently.
@@ -337,10 +337,10 @@ class AwsDestination(ABC, Generic[R]):
             self._was_accepted = True
 
     def kind_of(self, error: Exception) -> ErrorKind:
-        """What an error of a whole request asks for.
+        """The kind of an error of a whole request.
 
-        Credentials that the service or STS refuses may be replaced in a moment: such a refusal is retryable for a
-        minute, unless no other credentials can come.
+        Refused credentials may soon be replaced, so the refusal is retryable for a minute, unless the credentials are
+        fixed.
         """
         code = getattr(error, "code", "")
         if code not in CREDENTIALS_REFUSED_CODES or not isinstance(error, AwsServiceError | AwsCredentialsError):
@@ -368,10 +368,10 @@ class AwsDestination(ABC, Generic[R]):
         return ErrorKind.RETRYABLE
 
     async def _failure(self, error: Exception, entries: int, result_handler: ResultHandler[R]) -> EntryFailure:
-        """What an error of a request means for each of its entries.
+        """The failure of each entry of a failed request.
 
         Raises:
-            DestinationError: the service refused the request, and would refuse it again.
+            DestinationError: the service refused the request permanently.
         """
         kind, (code, message) = self.kind_of(error), code_and_message(error)
         if code in _ABSENT_CODES and await self._is_coming():
@@ -384,7 +384,7 @@ class AwsDestination(ABC, Generic[R]):
         throttled = kind is ErrorKind.THROTTLED
         if not throttled and self._refused_since is None:
             self._warn_of(code, message)
-        # An attempt without credentials that the service takes does not count: nothing was submitted.
+        # An attempt with refused credentials does not count: nothing was submitted.
         counts = not isinstance(error, AwsCredentialsError) and code not in CREDENTIALS_REFUSED_CODES
         return EntryFailure(0, code, message, throttled, counts=counts)
 
@@ -396,11 +396,11 @@ class AwsDestination(ABC, Generic[R]):
         entries: int,
         result_handler: ResultHandler[R],
     ) -> None:
-        """Send a batch in several requests, one after the other, so that an error costs the entries of its own request.
+        """Send a batch in consecutive requests, so that an error affects only the entries of its own request.
 
-        A part has the places of its entries in the batch; it is asked for when the part before it is settled. `call`
-        sends a part and returns the entries that were not accepted. `failures` has every failure so far, by place; the
-        caller adds the places that it does not send. Errors are raised until a part has its answer.
+        A part contains the places of its entries in the batch; the next part is taken when the previous one is settled.
+        `call` sends a part and returns its failures. `failures` has every failure so far, by place; the caller adds the
+        places that it does not send. Errors are raised until a part was answered.
         """
         answered = set[int]()
         for part in parts:
@@ -421,13 +421,13 @@ class AwsDestination(ABC, Generic[R]):
         result_handler.retry_failures([failures[place] for place in sorted(failures)])
 
     async def _is_coming(self) -> bool:
-        """Whether the destination is being created, or was until a moment ago. Waits for a second if it is."""
+        """Whether the destination is being created, or was created moments ago. Waits for a second if so."""
         assert self._client is not None
         loop = asyncio.get_running_loop()
-        # All requests that were refused at the same time share one look.
+        # Requests that were refused at the same time share one look-up.
         async with self._looking:
             if loop.time() - self._looked_at >= _LOOK_SECONDS:
-                # An outage does not end a wait.
+                # An outage does not end the wait.
                 with suppress(AwsError):
                     self._status = await self.status(self._client)
                 self._looked_at = loop.time()
@@ -445,7 +445,7 @@ class AwsDestination(ABC, Generic[R]):
         return True
 
     def _warn_of(self, code: str, message: str) -> None:
-        # Without a bound, a wrong endpoint would be tried for ever without a word.
+        # Without a limit of attempts, a wrong endpoint would be retried silently.
         self._failed_in_a_row += 1
         if self._failed_in_a_row < self._next_warning:
             return
@@ -461,20 +461,20 @@ class AwsDestination(ABC, Generic[R]):
 
 
 class SinkOptions(TypedDict, Generic[I, R], total=False):
-    """What all sinks for AWS's services take."""
+    """Options of all sinks for AWS services."""
 
     converter: ElementConverter[I, R] | Callable[[I], R] | None
-    """Makes entries of elements; without it, elements are entries."""
+    """Converts elements to entries. Default: elements are entries."""
     config: AsyncSinkConfig | None
     """The limits of the writers. Default: the limits of the service."""
     strategy: StrategyFactory | None
     """Makes the rate limiting strategy of each writer."""
     terminal: Callable[[], TerminalRecordHandler] | None
-    """Makes the handler of each writer for records that cannot be written; without it they end the writer."""
+    """Makes the handler of each writer for records that cannot be written. Default: such records end the writer."""
 
 
 class AwsSink(AsyncSinkBase[I, R]):
-    """What the sinks for AWS's services share. Each writer has a connection pool and a rate limit of its own."""
+    """Base of the sinks for AWS services. Each writer has its own connection pool and rate limit."""
 
     def __init__(
         self,
@@ -487,7 +487,7 @@ class AwsSink(AsyncSinkBase[I, R]):
         strategy: StrategyFactory | None = None,
         terminal: Callable[[], TerminalRecordHandler] | None = None,
     ) -> None:
-        """`make` makes the destination of each writer, of the session or its options; it is pickled with the sink.
+        """`make` creates the destination of each writer from the session or its options; it is pickled with the sink.
 
         Raises:
             AwsOptionError: `aws` is neither `AwsOptions` nor an `AwsSession`.
@@ -512,7 +512,7 @@ class AwsSink(AsyncSinkBase[I, R]):
         return self.restore_writer(())
 
     def restore_writer(self, states: Iterable[BufferedRequestState[R]]) -> DestinationWriter[I, R]:
-        """A writer that begins with what others left behind.
+        """A writer that starts with the entries of saved states.
 
         Raises:
             RecordError: an entry is larger than the limit.
@@ -540,7 +540,7 @@ def named(option: str, name: str) -> str:
 
 
 def of_type(option: str, value: object, kind: type) -> None:
-    """Check the type of an option, which would otherwise fail far from the call that gave it.
+    """Check the type of an option early.
 
     Raises:
         SinkOptionError: it has another type.

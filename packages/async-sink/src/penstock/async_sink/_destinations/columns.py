@@ -1,4 +1,4 @@
-"""Record batches: their columns as the types that a destination wants, and what is wrong with their rows."""
+"""Columns of record batches in the types of a destination, and faults of their rows."""
 
 from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO, StringIO
@@ -22,7 +22,7 @@ _SHORT_TEXT = 40
 
 
 def read_column(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> Any:
-    """The column, cast if need be.
+    """The column, cast if necessary.
 
     Raises:
         SinkOptionError: the column is missing, is there more than once, or has a type that cannot be read.
@@ -45,19 +45,19 @@ class RowFault(NamedTuple):
     wrong: Any
     """A column of booleans: which rows break it."""
     rule: str
-    """What is wrong with them, or what must be."""
+    """The rule that they break."""
     found: Any = None
-    """A column of what they have instead, where that helps."""
+    """A column of their values, where that helps."""
     is_size: bool = False
     """Whether they are larger than the limit; `found` are their bytes."""
 
     def reason(self, row: int) -> str:
-        """What is wrong with a row."""
+        """Why a row is refused."""
         return self.rule if self.found is None else f"{self.rule}, not {self.found[row].as_py()!r}"
 
 
 def refuse(faults: Iterable[RowFault], first_number: int, limit: int) -> None:
-    """Refuse the first row that breaks the first rule that is broken.
+    """Raise for the first row that breaks the first broken rule.
 
     Raises:
         RecordError: a row breaks a rule, or a row is larger than the limit.
@@ -77,7 +77,7 @@ def null_faults(column: Any, what: str) -> Iterator[RowFault]:
 
 
 def text_faults(texts: Any, what: str) -> Iterator[RowFault]:
-    """Rows whose text is not UTF-8: Spark, for one, makes strings of any bytes, and hands them on as they are."""
+    """Rows whose text is not UTF-8. Spark, for example, can have any bytes in a string."""
     try:
         texts.validate(full=True)
     except pa.ArrowInvalid:
@@ -140,7 +140,7 @@ class ColumnValues:
         self._first = 0
 
     def cut(self, start: int, end: int) -> Self:
-        """Some of the values, copied: the column need not stay in memory for them."""
+        """A copy of some values, which does not keep the column in memory."""
         part = type(self).__new__(type(self))
         part._is_text = self._is_text
         part._offsets = memoryview(self._offsets[start : end + 1].tobytes()).cast("i")
@@ -153,7 +153,7 @@ class ColumnValues:
         offsets = self._offsets[start : end + 1].tolist()
         low = offsets[0] - self._first
         content = bytes(self._content[low : offsets[-1] - self._first])
-        # Reading on is about twice as fast as slices, which need places relative to the first value.
+        # Sequential reads are about twice as fast as slices.
         lengths = map(sub, offsets[1:], offsets)
         if not self._is_text:
             return list(map(BytesIO(content).read, lengths))
@@ -171,7 +171,7 @@ def binary_values(column: Any, start: int, end: int) -> list[bytes]:
 
 
 def texts(column: Any) -> list[str | None]:
-    """Values of a column of strings. What is not UTF-8 becomes half of a surrogate pair, which no service takes."""
+    """Values of a column of strings. Invalid UTF-8 becomes surrogates, which no service accepts."""
     try:
         values: list[str | None] = column.to_pylist()
         return values
@@ -181,10 +181,10 @@ def texts(column: Any) -> list[str | None]:
 
 
 class RowEntries(Generic[R]):
-    """Entries that are made of the rows of a record batch one by one, with the rules for them."""
+    """Entries that are created one by one from the rows of a record batch, and checked."""
 
     def __init__(self, make: Callable[[int], R], count: int, measure: Callable[[R, int], int], limit: int) -> None:
-        """`make` makes the entry of a row, or raises a ValueError; `measure` checks it and gives its bytes."""
+        """`make` creates the entry of a row or raises a ValueError; `measure` checks it and returns its bytes."""
         self._make = make
         self._count = count
         self._measure = measure

@@ -1,4 +1,4 @@
-"""The sink for a table: BatchWriteItem, which entries share a request, and which of them were left unprocessed."""
+"""The sink for a DynamoDB table: BatchWriteItem, its requests and its unprocessed items."""
 
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
@@ -87,7 +87,7 @@ def encode_request(table_name: str, entries: Sequence[DynamoDbRequestEntry]) -> 
 
 
 def unprocessed_places(answer: bytes, entries: Sequence[DynamoDbRequestEntry], key_names: Sequence[str]) -> list[int]:
-    """Places of the entries that the answer gives back.
+    """Places of the entries that the answer returns as unprocessed.
 
     Raises:
         msgspec.MsgspecError: the answer is not of BatchWriteItem.
@@ -108,7 +108,7 @@ def unprocessed_places(answer: bytes, entries: Sequence[DynamoDbRequestEntry], k
 
 
 def _comparable(item: Item, key_names: Sequence[str]) -> Hashable:
-    """The key as it is compared with an answer's, where binaries are base64."""
+    """The key in the form of answers, where binaries are base64."""
     return tuple(
         (kind, msgspec.to_builtins(value) if isinstance(value, bytes) else value)
         for kind, value in key_of(item, key_names)
@@ -148,9 +148,9 @@ class Table(AwsDestination[DynamoDbRequestEntry]):
         entries: Sequence[DynamoDbRequestEntry],
         result_handler: ResultHandler[DynamoDbRequestEntry],
     ) -> None:
-        """Call again for writes of a key that another entry has, which wait for the first.
+        """Send repeated writes of a key in separate calls, after the first write.
 
-        A write whose predecessor was left unprocessed is not sent: it would be undone when that one is sent again.
+        A write whose predecessor was not processed is not sent, because sending the predecessor again would undo it.
         """
         key_names = self._entries.key_names
         keys = [key_of(entry.item, key_names) for entry in entries]

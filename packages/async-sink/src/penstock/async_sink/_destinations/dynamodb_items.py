@@ -1,4 +1,4 @@
-"""Writes to a table: values of Python, columns and JSON as DynamoDB's values; sizes, keys and saved bytes."""
+"""Items of DynamoDB: conversion of values, columns and JSON; sizes, keys and saved states."""
 
 import binascii
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ _ELEMENT_BYTES = 1
 
 
 def _number(value: Decimal | float) -> str:
-    # Floats and integers of other libraries are written in ways of their own: numpy's, enumerations.
+    # Floats and integers of other libraries, such as numpy, have other text forms.
     decimal = Decimal(float.__repr__(value)) if isinstance(value, float) else Decimal(value)
     if not decimal.is_finite() or (decimal and not _SMALLEST <= decimal.adjusted() <= _LARGEST):
         # The service would refuse it together with the whole request.
@@ -117,7 +117,7 @@ Key = tuple[tuple[str, Any], ...]
 
 
 def key_of(item: Item, key_names: Sequence[str]) -> Key:
-    """What identifies an item in its table; 1 and 1.0 are the same number.
+    """The key of an item; 1 and 1.0 are the same number.
 
     Raises:
         KeyError: an attribute of the key is missing.
@@ -279,7 +279,7 @@ def _unless_null(read: _Read) -> _Read:
 
 
 def _reader(kind: Any) -> _Read | None:
-    """Makes mappings of the maps in a value of that type; None where there are none."""
+    """A function that converts maps in a value of the type to dictionaries; None if the type has no maps."""
     if pa.types.is_map(kind):
         item = _reader(kind.item_type) or (lambda value: value)
         return _unless_null(lambda pairs: {key: item(value) for key, value in pairs})
@@ -319,7 +319,7 @@ class DynamoDbEntries:
         """Types of the attributes that are keys of the table or of its indexes; empty while they are not known."""
 
     def measure(self, entry: DynamoDbRequestEntry, record_number: int) -> int:
-        """Its values are DynamoDB's, and it has the table's key; its names and values count."""
+        """Check that its values are valid and that it has the table's key; its names and values count."""
         if not isinstance(entry, DynamoDbRequestEntry):
             what = f"expected a DynamoDbRequestEntry, got {type(entry).__name__}: give the sink a converter"
             raise RecordError(record_number, what)
@@ -350,11 +350,11 @@ class DynamoDbEntries:
         return key_of(entry.item, self.key_names)
 
     def rows_of(self, batch: pa.RecordBatch, context: RowContext) -> Iterator[Rows[DynamoDbRequestEntry]]:
-        """Puts with an attribute per column, none where it is null."""
+        """Puts with an attribute per column; nulls are omitted."""
         yield self._entries(batch, context.config.max_record_size_in_bytes).rows(context.first_number)
 
     def row_faults(self, batch: pa.RecordBatch, max_record_size_in_bytes: int) -> Iterator[RowFault]:
-        """What of the rules a record batch breaks: each rule with the rows that break it."""
+        """The rules that a record batch breaks, each with the rows that break it."""
         return self._entries(batch, max_record_size_in_bytes).faults()
 
     def _entries(self, batch: pa.RecordBatch, limit: int) -> RowEntries[DynamoDbRequestEntry]:
@@ -364,7 +364,7 @@ class DynamoDbEntries:
         except (ValueError, OverflowError) as error:
             if isinstance(error, SinkOptionError):
                 raise
-            # A text that is not UTF-8, or a date that Python does not have: the row is found one by one.
+            # A row has invalid UTF-8 or a date that Python cannot represent: rows are converted one by one to find it.
             rows = None
 
         def make(row: int) -> DynamoDbRequestEntry:

@@ -54,7 +54,7 @@ class FirehoseRequestEntry(msgspec.Struct, frozen=True, rename={"data": "Data"})
     """A record of PutRecordBatch."""
 
     data: bytes | bytearray
-    """The record's bytes. Delivered records follow each other without a separator: bring your own."""
+    """The record's bytes. Firehose adds no separator between records; add your own."""
 
 
 class _Responses(msgspec.Struct):
@@ -73,7 +73,7 @@ class FirehoseEntries:
     version = 1
 
     def measure(self, entry: FirehoseRequestEntry, record_number: int) -> int:
-        """It is bytes, and at least one; they count before base64."""
+        """Check that the data is non-empty bytes; they count before base64."""
         if not isinstance(entry, FirehoseRequestEntry):
             what = f"expected a FirehoseRequestEntry, got {type(entry).__name__}: give the sink a converter"
             raise RecordError(record_number, what)
@@ -192,7 +192,7 @@ class FirehoseSink(AwsSink[I, FirehoseRequestEntry]):
 
     @staticmethod
     def row_faults(batch: pa.RecordBatch, max_record_size_in_bytes: int) -> Iterator[RowFault]:
-        """What of PutRecordBatch's rules a record batch breaks: each rule with the rows that break it, in no writer.
+        """The rules of PutRecordBatch that a record batch breaks, each with the rows that break it.
 
         Raises:
             SinkOptionError: the column `data` is missing or of a type that cannot be read.

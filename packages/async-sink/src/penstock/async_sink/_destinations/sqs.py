@@ -30,7 +30,7 @@ _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 
 
 def wire_attribute(value: AttributeValue) -> dict[str, Any]:
-    """The value as the API has it; numbers are exact."""
+    """The value in the form of the API; numbers are exact."""
     if isinstance(value, str):
         return {"DataType": "String", "StringValue": value}
     if isinstance(value, bytes):
@@ -109,7 +109,7 @@ class SqsRequestEntry(msgspec.Struct, frozen=True):
 
 
 def to_wire(entry: SqsRequestEntry, place: int) -> dict[str, Any]:
-    """The entry as the API has it; its id is its place in the request."""
+    """The entry in the form of the API; its id is its place in the request."""
     wire: dict[str, Any] = {"Id": str(place), "MessageBody": entry.body}
     if entry.delay_seconds is not None:
         wire["DelaySeconds"] = entry.delay_seconds
@@ -129,7 +129,7 @@ def size_in_bytes(entry: SqsRequestEntry) -> int:
 
 
 def measure(entry: SqsRequestEntry, record_number: int) -> int:
-    """Check what the service would refuse; the bytes as it counts them.
+    """Check the rules of the service, and return the bytes as it counts them.
 
     Raises:
         RecordError: a field breaks a rule of SendMessageBatch.
@@ -193,13 +193,13 @@ class SqsEntries:
     version = 1
 
     def __init__(self, *, is_fifo: bool | None = None) -> None:
-        """`is_fifo` says which kind of queue the messages are for; None where that is not known."""
+        """`is_fifo` is the kind of queue; None if it is not known."""
         self._is_fifo = is_fifo
 
     get_size_in_bytes = staticmethod(size_in_bytes)
 
     def measure(self, entry: SqsRequestEntry, record_number: int) -> int:
-        """It breaks no rule of SendMessageBatch, and none of its kind of queue."""
+        """Check the rules of SendMessageBatch and of the kind of queue."""
         size = measure(entry, record_number)
         if self._is_fifo:
             if entry.group_id is None:
@@ -220,7 +220,7 @@ class SqsEntries:
         yield self._entries(batch, context.config.max_record_size_in_bytes).rows(context.first_number)
 
     def row_faults(self, batch: pa.RecordBatch, max_record_size_in_bytes: int) -> Iterator[RowFault]:
-        """What of the rules a record batch breaks: each rule with the rows that break it.
+        """The rules that a record batch breaks, each with the rows that break it.
 
         Raises:
             SinkOptionError: a column is missing, or of a type that cannot be read.
@@ -295,11 +295,11 @@ _decoder = msgspec.json.Decoder(_Answer)
 
 
 def failures_of(answer: bytes, entry_count: int) -> list[EntryFailure]:
-    """The entries that were not accepted; those with a sender's fault are not worth another try.
+    """The entries that were not accepted. Entries with a sender's fault are not retried.
 
     Raises:
         msgspec.MsgspecError: the answer is not of SendMessageBatch.
-        ValueError: the answer does not speak of each entry once.
+        ValueError: the answer does not have each entry exactly once.
     """
     answered = _decoder.decode(answer)
     successful, failed = answered.successful or [], answered.failed or []

@@ -1,4 +1,4 @@
-"""The state of a writer as bytes, to be kept across versions and languages.
+"""The state of a writer as bytes, independent of version and language.
 
 Four bytes `PSST`, the version of the format, CRC-32 of what follows (little endian), and that in MessagePack:
 `[name of the codec, version of the codec, [entry, …], state of the sink]`, an entry being the bytes that the codec

@@ -1,4 +1,4 @@
-"""The writer of this package's sinks: one class, whatever its entries are and wherever they go."""
+"""The writer of all sinks in this package."""
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -16,31 +16,31 @@ R = TypeVar("R")
 
 
 class RowContext(NamedTuple):
-    """What entries may know of the writer that makes them of rows."""
+    """Facts about the writer that rows are converted for."""
 
     first_number: int
     """Number of the first row in the order of writing."""
     config: AsyncSinkConfig
     """The writer's limits."""
     in_runs: bool
-    """Whether rows leave as they come, as neither keys nor lanes take them apart."""
+    """Whether rows stay together, because neither keys nor lanes separate them."""
 
 
 class EntryKind(EntryCodec[R], Protocol[R]):
-    """The entries of a service: its rules for them, their columns, and their bytes in a saved state."""
+    """The entries of a service: rules, columns and encoding in a saved state."""
 
     def measure(self, entry: R, record_number: int, /) -> int:
-        """Check what the service would refuse, and give the bytes as it counts them.
+        """Check the rules of the service, and return the bytes as it counts them.
 
         Raises:
             RecordError: the entry breaks a rule of the service.
         """
 
     def order_key(self, entry: R, /) -> Hashable:
-        """The key of an entry, for an order per key; None: the entry has no order."""
+        """The key of an entry for an order per key; None for an entry without order."""
 
     def rows_of(self, batch: pa.RecordBatch, context: RowContext, /) -> Iterator[Rows[R]]:
-        """The rows of a record batch, in order. All of them are checked before the first ones are given.
+        """The rows of a record batch, in order. All rows are checked before the first are returned.
 
         Raises:
             SinkOptionError: a column is missing, or of a type that cannot be read.
@@ -49,7 +49,7 @@ class EntryKind(EntryCodec[R], Protocol[R]):
 
 
 class Destination(Protocol[R]):
-    """Where a writer sends its entries: a service, or a gateway to one."""
+    """The target of a writer: a service or a gateway."""
 
     @property
     def name(self) -> str:
@@ -57,27 +57,24 @@ class Destination(Protocol[R]):
 
     @property
     def kind(self) -> EntryKind[R]:
-        """What its entries are."""
+        """Its kind of entries."""
 
     async def open(self, writer: AsyncSinkWriter[Any, R]) -> None:
-        """Open what requests of that writer need. Called once.
+        """Open the resources that requests of the writer need. Called once.
 
         Raises:
-            DestinationError: the destination cannot be reached, or is not there.
+            DestinationError: the destination cannot be reached or does not exist.
         """
 
     async def close(self) -> None:
-        """Close what `open` opened, after the last request."""
+        """Close the resources of `open`, after the last request."""
 
     async def submit(self, entries: Sequence[R], result_handler: ResultHandler[R]) -> None:
         """As `AsyncSinkWriter.submit_request_entries`."""
 
 
 class DestinationWriter(AsyncSinkWriter[I, R], Generic[I, R]):
-    """Writes elements and record batches to a destination that it is given. Made by the sinks of this package.
-
-    Its requests go to `target.submit`, straight.
-    """
+    """Writes elements and record batches to a destination. Created by the sinks of this package."""
 
     def __init__(self, target: Destination[R], config: AsyncSinkConfig | None = None, **arguments: Any) -> None:
         """As `AsyncSinkWriter`, which measures the entries of initial states."""
@@ -91,7 +88,7 @@ class DestinationWriter(AsyncSinkWriter[I, R], Generic[I, R]):
         """Open the destination.
 
         Raises:
-            DestinationError: the destination cannot be reached, or is not there.
+            DestinationError: the destination cannot be reached or does not exist.
         """
         await self.target.open(self)
 

@@ -1,4 +1,4 @@
-"""The gateway as a sink, and a client's connection to it, which is opened again when it breaks."""
+"""The gateway as a sink, and the client's connection to it, which reconnects."""
 
 import asyncio
 import contextlib
@@ -53,10 +53,10 @@ class _Sent:
 
 
 class GatewayDestination:
-    """A sink gateway as a destination: it writes at the rate that it shares out among its clients.
+    """A sink gateway as a destination, which shares its rate among its clients.
 
-    There is one stream of batches at a time. The first answer of a stream grants what may be sent; an empty grant is
-    none: it says that the destination is at work.
+    There is one stream of batches at a time. The first answer of a stream grants credits. An empty grant adds no
+    credits; it shows that the destination is working.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class GatewayDestination:
         self._endpoint = endpoint
         self._security = security
         self.hello = hello
-        """The first message of each connection: what is written to, and who writes."""
+        """The first message of each connection: the destination and the client."""
         self._reconnect_seconds = reconnect_timeout.total_seconds()
         self._to_message = KINDS[hello.kind].to_message
         self.name = hello.destination
         """For messages and metrics."""
         self.kind = KINDS[hello.kind].make()
-        """What its entries are."""
+        """Its kind of entries."""
         self.credits = CreditStrategy(max_batch_size)
         """How fast the gateway lets the writer send."""
         self._writer: AsyncSinkWriter[Any, Any] | None = None
@@ -90,7 +90,7 @@ class GatewayDestination:
         self._task: asyncio.Task[None] | None = None
 
     async def open(self, writer: AsyncSinkWriter[Any, Any]) -> None:
-        """Begin to connect; entries wait in the buffer until credits come.
+        """Start to connect; entries wait in the buffer until credits arrive.
 
         The caller's trace context is the parent of the stream's span.
         """
@@ -100,10 +100,10 @@ class GatewayDestination:
         self._task = asyncio.create_task(connecting, name=f"sink gateway {self._endpoint}")
 
     async def submit(self, entries: Sequence[Any], result_handler: ResultHandler[Any]) -> None:
-        """Send a batch; what the gateway could not write permanently is rejected, what it did not answer sent again.
+        """Send a batch. Entries that the gateway could not write are rejected; unanswered entries are sent again.
 
         Raises:
-            SinkOptionError: the batch is larger than all that the gateway grants.
+            SinkOptionError: the batch is larger than the gateway's whole grant.
         """
         self.credits.check()
         assert self._writer is not None
@@ -113,7 +113,7 @@ class GatewayDestination:
         result_handler.retry_failures(failures)
 
     async def close(self) -> None:
-        """Close the stream in good order, or cut it if batches have no answer or the gateway is silent."""
+        """Close the stream, or cancel it if batches have no answer or the gateway is silent."""
         task, self._task = self._task, None
         if task is not None:
             self._outgoing.put_nowait(None)
@@ -127,7 +127,7 @@ class GatewayDestination:
         self._writer = None
 
     async def _send(self, entries: Sequence[pb.Entry]) -> tuple[list[EntryFailure], int]:
-        """Send a batch and wait for the gateway's word: (failures, submissions beyond the first)."""
+        """Send a batch and wait for the answer: (failures, submissions beyond the first)."""
         if not self._connected:
             return all_failed(len(entries), code=grpc.StatusCode.UNAVAILABLE.name), 0
         batch_id = self._next_batch_id
@@ -166,7 +166,7 @@ class GatewayDestination:
                 if self._connected:
                     gone_since = loop.time()
                 self._disconnected(error)
-                # gRPC still waits for a request: without one it would do so until the loop is gone.
+                # gRPC still waits for a request; without one it would wait until the loop ends.
                 outgoing.put_nowait(None)
             await _finish(requests, requests_ended)
             if error is None and self._task is None:
@@ -228,7 +228,7 @@ class GatewayDestination:
             sent.answer.set_result((failures, retries))
 
     def _disconnected(self, error: grpc.aio.AioRpcError | None) -> None:
-        """What has no answer is sent again, although the gateway may have written it."""
+        """Send unanswered batches again, although the gateway may have written them."""
         self._connected = False
         self.credits.revoke()
         code = (error.code() if error is not None else grpc.StatusCode.UNAVAILABLE).name
@@ -243,15 +243,15 @@ async def _finish(requests: AsyncGenerator[pb.WriteRequest, None], ended: asynci
         async with asyncio.timeout(_REQUESTS_END_SECONDS):
             await ended.wait()
     except TimeoutError:
-        # gRPC gave up between two requests, or before the first one.
+        # gRPC failed between two requests, or before the first one.
         with contextlib.suppress(RuntimeError):
             await requests.aclose()
 
 
 class RemoteSink(AsyncSinkBase[Any, Any]):
-    """Writes to a destination through a sink gateway, at least once: its one rate limit is shared by all clients.
+    """Writes to a destination through a sink gateway, at least once. All clients share one rate limit.
 
-    Can be pickled, with its token: keep it within the application.
+    Can be pickled together with its token: keep it within the application.
 
     Raises:
         SinkOptionError: the kind of destination is not known, or an option has the wrong type.
@@ -305,7 +305,7 @@ class RemoteSink(AsyncSinkBase[Any, Any]):
         return self.restore_writer(())
 
     def restore_writer(self, states: Iterable[BufferedRequestState[Any]]) -> DestinationWriter[Any, Any]:
-        """A writer that begins with what others left behind."""
+        """A writer that starts with the entries of saved states."""
         hello = pb.Hello(
             kind=self._kind,
             destination=self._destination,

@@ -1,4 +1,4 @@
-"""The writers that all clients of a gateway share."""
+"""Writers that all clients of a gateway share."""
 
 import asyncio
 import contextvars
@@ -33,7 +33,7 @@ NOT_THERE: Final = frozenset(
         "ValidationException",
     }
 )
-"""Codes by which a service says that a destination does not exist, or that the name cannot be one."""
+"""Error codes of a service for a destination that does not exist or an invalid name."""
 # Numbers of `SinkMetrics` that only grow, and that the contract has by the same names.
 _COUNTED: Final = ("records_out", "bytes_out", "throttled", "rejected", "expired", "dead_lettered", "retried")
 _logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Counted:
-    """What the writers of a destination have counted since the gateway's start."""
+    """Counts of all writers of a destination since the gateway's start."""
 
     numbers: Counter[str] = field(default_factory=Counter)
     """By their names in the contract."""
@@ -58,11 +58,11 @@ class SharedDestination:
     feeder: Feeder
     orphanage: Orphanage
     before: Counted = field(default_factory=Counted)
-    """By the writers that failed before."""
+    """Counts of earlier writers that failed."""
     arn: str = ""
     """ARN of the destination; empty if it is not known."""
     used_at: float = 0.0
-    """When somebody last needed it, by the loop's clock."""
+    """When it was last needed, by the loop's clock."""
     clients: int = field(default=0)
     """Clients that are connected."""
 
@@ -83,14 +83,14 @@ class SharedDestination:
             self.used_at = asyncio.get_running_loop().time()
 
     def counted(self) -> Counted:
-        """By all of its writers."""
+        """Counts of all of its writers."""
         metrics = self.writer.metrics
         numbers = self.before.numbers + Counter({name: getattr(metrics, name) for name in _COUNTED})
         return Counted(numbers, metrics.last_failure or self.before.last_failure)
 
     @property
     def is_needed(self) -> bool:
-        """Whether a client is connected, or something is not written yet."""
+        """Whether a client is connected, or entries are not written yet."""
         return bool(
             self.clients
             or self.orphanage.entries
@@ -101,15 +101,15 @@ class SharedDestination:
 
     @property
     def failure(self) -> BaseException | None:
-        """The error that ended the writer, or the handing over to it."""
+        """The error that ended the writer or the feeder."""
         return self.writer.failure or self.feeder.failure
 
 
 class SharedDestinations:
-    """Opens a writer when the first client names its destination; a failed one is replaced for the next client.
+    """Opens a writer when the first client names its destination, and replaces a failed writer for the next client.
 
-    A destination that does not exist is never opened; an idle one is closed after a while. A stream that clients name
-    by its name and by its ARN is one destination.
+    A destination that does not exist is not opened, and an idle destination is closed. The name and the ARN of a stream
+    are one destination.
     """
 
     def __init__(
@@ -138,12 +138,12 @@ class SharedDestinations:
         self._expiring: asyncio.Task[None] | None = None
 
     async def get(self, kind: str, name: str) -> SharedDestination:
-        """The destination, opened if need be.
+        """The destination, opened if necessary.
 
         Raises:
             SinkError: GATEWAY_CONTRACT: no such kind, or no name.
             DestinationError: the destination does not exist, or cannot be opened.
-            SinkError: GATEWAY_FULL: as many are open as may be.
+            SinkError: GATEWAY_FULL: the maximum number of destinations is open.
         """
         if kind not in self._make_sink or not name:
             known = ", ".join(sorted(self._make_sink))
@@ -155,19 +155,19 @@ class SharedDestinations:
             return found
         opening = self._opening.get((kind, name))
         if opening is None:
-            # Not in the trace of the client that comes first: what is opened here serves all.
+            # Not in the trace of the first client, because the destination serves all clients.
             opening = asyncio.create_task(
                 self._open_anew(kind, name), name=f"gateway opens {kind} {name}", context=contextvars.Context()
             )
             self._opening[kind, name] = opening
             opening.add_done_callback(lambda opened: self._opened(kind, name, opened))
-        # Not ended with a client that breaks off: others wait for it.
+        # A client that disconnects does not cancel it: others wait for it.
         return await asyncio.shield(opening)
 
     def _opened(self, kind: str, name: str, opened: asyncio.Task[SharedDestination]) -> None:
         del self._opening[kind, name]
         if not opened.cancelled():
-            # Retrieved, so that asyncio does not complain if all who waited are gone.
+            # Retrieved, so that asyncio does not log it if all waiting clients are gone.
             opened.exception()
 
     async def _open_anew(self, kind: str, name: str) -> SharedDestination:
@@ -181,7 +181,7 @@ class SharedDestinations:
         except SinkError:
             raise
         except Exception as error:
-            # What reaching the destination takes is not there: a profile, a region, a file.
+            # A profile, a region or a file is missing.
             raise DestinationError(name, type(error).__name__, str(error)) from error
         try:
             arn = await _arn_of(KINDS[kind], name, writer)
@@ -244,11 +244,11 @@ class SharedDestinations:
             await asyncio.sleep(min(_IDLE_CHECK_SECONDS, self._idle_seconds / 2))
 
     def all(self) -> list[SharedDestination]:
-        """Ordered by kind and name; each once, whatever it is named."""
+        """All destinations, ordered by kind and name, each once."""
         return list({id(self._open[key]): self._open[key] for key in sorted(self._open)}.values())
 
     async def close(self, timeout_seconds: float) -> None:
-        """Write what is accepted, for that long at most, and close the writers."""
+        """Write accepted entries, for `timeout_seconds` at most, and close the writers."""
         tasks: list[asyncio.Task[Any]] = [*self._opening.values()]
         if self._expiring is not None:
             tasks.append(self._expiring)
@@ -281,12 +281,12 @@ class SharedDestinations:
 
 
 def _last_part(name: str) -> str:
-    """The name of what an ARN or a URL ends in."""
+    """The last part of an ARN or a URL."""
     return name.rpartition("/")[2]
 
 
 async def _arn_of(kind: DestinationKind, name: str, writer: AnyWriter) -> str:
-    """The ARN of a destination; empty where that cannot be asked.
+    """The ARN of a destination; empty if it is not known.
 
     Raises:
         DestinationError: the destination does not exist.
@@ -309,7 +309,7 @@ async def _arn_of(kind: DestinationKind, name: str, writer: AnyWriter) -> str:
         _logger.warning("cannot check whether %s %s exists; writing anyway: %s", kind.name, name, error)
         return ""
     except AwsError as error:
-        # It may be back when there is something to write.
+        # It may be available again when there are entries to write.
         _logger.warning("cannot check whether %s %s exists; writing anyway: %s", kind.name, name, error)
         return ""
     arn: str = answer[path[0]][path[1]]

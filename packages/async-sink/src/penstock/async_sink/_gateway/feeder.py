@@ -1,4 +1,4 @@
-"""Hands the clients' batches to the shared writer, by turns."""
+"""Passes the clients' batches to the shared writer in turns."""
 
 import asyncio
 from collections import deque
@@ -27,11 +27,10 @@ class _Client(Generic[T]):
 
 
 class FairTurns(Generic[T]):
-    """Queues of clients that are served in turn, each by its weight; an item costs as much as the caller says.
+    """Queues of clients that are served in turns by weight (deficit round robin). The caller sets the cost of an item.
 
-    In each round a client is served as much as its weight; what it could not use of that for an item too large, it
-    keeps for its next turn. A client without items gets nothing, and saves nothing up. The items of a client keep their
-    order.
+    In each round a client can spend its weight. If its next item costs more, it keeps the rest for its next turn. A
+    client without items saves nothing. The items of a client keep their order.
     """
 
     def __init__(self) -> None:
@@ -44,7 +43,7 @@ class FairTurns(Generic[T]):
         return self._count
 
     def add(self, client_id: str, item: T, *, cost: float, weight: int = 1) -> None:
-        """Queue an item; the latest weight counts. A cost of 1 is what a weight of 1 is worth in a round."""
+        """Queue an item; the latest weight counts. A weight of 1 pays for a cost of 1 in a round."""
         client = self._clients.get(client_id)
         if client is None:
             client = self._clients[client_id] = _Client(client_id)
@@ -59,7 +58,7 @@ class FairTurns(Generic[T]):
         return bool(self._round)
 
     def put_back(self, client_id: str, item: T) -> None:
-        """Return an item that was taken and could not be served: it is the client's next one, and is paid for. The
+        """Return an item that could not be served. It becomes the client's next item without further cost, and the
         client has no turn until `resume`."""
         client = self._clients.get(client_id)
         if client is None:
@@ -109,7 +108,7 @@ _TURNS_PER_REQUEST = 10
 
 
 class _Slice:
-    """Entries of a batch that are handed over in one turn; an entry listener."""
+    """Entries of a batch that are written in one turn; an entry listener."""
 
     def __init__(
         self,
@@ -124,7 +123,7 @@ class _Slice:
         self.tracker = tracker
         self.context = otel_context.get_current()
         self.done = 0
-        """How many of them the writer has, or has refused."""
+        """Number of entries that the writer took or refused."""
         self._offset = offset
         self._settled = settled
 
@@ -146,10 +145,10 @@ class _Slice:
 
 
 class Feeder:
-    """Keeps the writer's buffer short, and what waits in queues by client: the order in them is decided by turns.
+    """Keeps the writer's buffer short, so that entries wait in queues by client and turns decide their order.
 
-    A client whose next entry finds no room, because its shard has its share of the buffer, waits; others have their
-    turns meanwhile.
+    A client whose next entry has no room, because its shard uses its share of the buffer, waits while other clients
+    have their turns.
     """
 
     def __init__(self, writer: AsyncSinkWriter[Any, Any]) -> None:
@@ -159,7 +158,7 @@ class Feeder:
         self._slice_entries = max(1, config.max_batch_size // _TURNS_PER_REQUEST)
         self._request_entries = config.max_batch_size
         self._request_bytes = config.max_batch_size_in_bytes
-        # Enough for the next requests while answers come; what is in here has had its turn.
+        # Enough for the next requests while answers arrive.
         self._enough_entries = max(2 * config.max_batch_size, config.max_buffered_requests // 4)
         self._changed = Signal()
         self._has_settled = False
@@ -168,13 +167,13 @@ class Feeder:
         self.failure: BaseException | None = None
 
     def open(self) -> None:
-        """Begin to hand over."""
+        """Start to pass entries to the writer."""
         self._task = asyncio.create_task(self._feed(), name=f"gateway feeder {self._writer.destination}")
 
     def add(
         self, client_id: str, entries: Sequence[Any], size_in_bytes: int, tracker: BatchTracker, *, weight: int
     ) -> None:
-        """Queue an accepted batch. Never waits: the client's credits bound what is here."""
+        """Queue an accepted batch. Never waits: the client's credits limit the queue."""
         if self.failure is not None:
             tracker.abandoned(self.failure)
             return
@@ -189,7 +188,7 @@ class Feeder:
         self._changed.notify()
 
     async def wait_until_empty(self) -> None:
-        """Wait until the writer has everything.
+        """Wait until the writer has all entries.
 
         Raises:
             SinkError: the writer has failed.
@@ -205,7 +204,7 @@ class Feeder:
 
     @property
     def _may_hand_over(self) -> bool:
-        """Whether a client has a turn. What waits for its shard or its key does not fill the writer for others."""
+        """Whether a client has a turn. Entries that wait for their shard or key do not count as buffered."""
         writer = self._writer
         is_short = writer.buffered_entries - writer.held_back_entries < self._enough_entries
         return self._turns.is_ready and (is_short or writer.failure is not None)
@@ -238,13 +237,13 @@ class Feeder:
                 await asyncio.sleep(0)
 
     def _hand_over(self, taken: _Slice) -> bool:
-        """Hand over what has room. Returns whether that is all."""
+        """Write the entries that have room. Returns whether all are written."""
         while taken.done < len(taken.entries):
             first, refused = self._writer.records_written, None
             try:
                 self._writer.write_nowait(taken.entries[taken.done :], listener=taken, first_index=taken.done)
             except RecordError as error:
-                # The writer knows more of its destination than the contract does. One entry must not end all clients.
+                # The writer checks more than the contract. One entry must not end the streams of all clients.
                 if self._writer.failure is not None:
                     raise
                 refused = EntryFailure(0, type(error).__name__, error.reason, throttled=False, final=True)
@@ -266,7 +265,7 @@ class Feeder:
         self._changed.notify()
 
     async def close(self) -> None:
-        """End without handing over what waits; what is added from now on is sent elsewhere."""
+        """Stop without writing the queued entries. Batches that are added later are refused as draining."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

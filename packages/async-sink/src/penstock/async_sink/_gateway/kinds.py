@@ -1,4 +1,4 @@
-"""Kinds of destinations, and how the contract says their entries."""
+"""Kinds of destinations, and their entries in the contract."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,12 +32,12 @@ _json = msgspec.json.Encoder()
 
 @dataclass(frozen=True)
 class DestinationKind:
-    """One kind: its entries to the contract's and back."""
+    """One kind: converts entries to messages of the contract and back."""
 
     make: Callable[[], EntryKind[Any]]
-    """Makes what the entries are, for a client's writer."""
+    """Makes the entry kind of a client's writer."""
     config: Callable[[], AsyncSinkConfig]
-    """The limits of a client's writer that is given none."""
+    """Default limits of a client's writer."""
     to_message: Callable[[Any], pb.Entry]
     """An entry for the gateway."""
     read: Callable[[pb.Entry], Any]
@@ -49,7 +49,7 @@ class DestinationKind:
     description: Callable[[str], tuple[str, dict[str, Any], tuple[str, str]]] | None = None
     """The call that describes a destination, and where its answer has the ARN; None: the writer asks when it opens."""
     read_all: Callable[[Sequence[pb.Entry]], tuple[list[Any], list[int]] | None] = lambda _: None
-    """All entries of a batch and their bytes, where they are seen to break no rule without a look at each."""
+    """All entries of a batch and their bytes, if a fast check shows that they are valid; otherwise None."""
     entries: EntryKind[Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class DestinationKind:
 
     @property
     def name(self) -> str:
-        """As the contract has it."""
+        """The name in the contract."""
         return self.entries.name
 
     def from_messages(self, sent: Sequence[pb.Entry]) -> tuple[list[Any], list[int]]:
@@ -90,7 +90,7 @@ def _kinesis_from(sent: pb.Entry) -> KinesisRequestEntry:
 
 
 def _plain_kinesis(sent: Sequence[pb.Entry]) -> tuple[list[KinesisRequestEntry], list[int]] | None:
-    """Of entries with a partition key in ASCII alone, as nearly all are: without a call for each."""
+    """Fast path for entries with an ASCII partition key, which nearly all have."""
     data, keys = [one.data for one in sent], [one.partition_key for one in sent]
     lengths = list(map(len, keys))
     if not 0 < min(lengths) <= max(lengths) <= MAX_PARTITION_KEY_LENGTH or not "".join(keys).isascii():

@@ -33,17 +33,17 @@ class UntilStopped:
 
     async def next(self) -> pb.WriteRequest | None:
         """The next request; None at the end, or when the gateway drains."""
-        # A request that was read and not accepted has no acknowledgement: its client sends it again.
+        # The client sends a request again that was read but not accepted.
         return self._request if await self.unless_stopped(self._read()) else None
 
     async def _read(self) -> None:
         self._request = await anext(self._requests, None)
 
     async def unless_stopped(self, awaitable: Awaitable[Any]) -> bool:
-        """Wait for that, or until the gateway drains; then what was waited for is cancelled, and the answer is False.
+        """Wait for the awaitable; if the gateway drains first, cancel it and return False.
 
         Raises:
-            Exception: what the awaitable raises.
+            Exception: any error of the awaitable.
         """
         wanted = asyncio.ensure_future(awaitable)
         stop = asyncio.create_task(self._stop.wait(), name="gateway drain")
@@ -98,12 +98,11 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
         endpoint_aliases: Sequence[str] = (),
         progress_interval: timedelta = timedelta(seconds=1),
     ) -> None:
-        """`max_weight` is the most that a client's share of the turns may count.
+        """`max_weight` is the largest weight of a client.
 
-        `location` gives the place of the destinations of a kind, to compare with what clients mean; it may block.
-        `endpoint_aliases` are further URLs by which clients know these endpoints. A client with a batch that has no
-        answer yet, or that waits for its first credits, gets a message each `progress_interval` if the destination is
-        working.
+        `location` returns the location of the destinations of a kind, to compare it with the client's; it may block.
+        `endpoint_aliases` are other URLs that clients use for these endpoints. A client with an unanswered batch, or
+        that waits for its first credits, gets a message each `progress_interval` if the destination is working.
         """
         self._location = location
         self._endpoint_aliases = endpoint_aliases
@@ -115,13 +114,13 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
         self._sessions: set[ClientSession] = set()
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Serve on that server."""
+        """Add the servicer to a server."""
         sink_gateway_pb2_grpc.add_SinkGatewayServiceServicer_to_server(self, server)
 
     async def drain(self, timeout_seconds: float) -> None:
-        """Take no more batches; wait, for that long at most, until the accepted ones are written and acknowledged.
+        """Accept no more batches; wait up to `timeout_seconds` until accepted batches are written and acknowledged.
 
-        Clients whose batches are not written then are sent away: they send them again to a successor.
+        After that, streams with unwritten batches end, and their clients send the batches to a successor.
         """
         self._draining.set()
         try:
@@ -193,8 +192,8 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
             raise SinkError.of("GATEWAY_DRAINING", destination=name)
 
     async def _say_progress(self, shared: SharedDestination, session: ClientSession) -> None:
-        """Without it a client could not tell a gateway that hangs from one that is slow, or throttled: it sees an
-        answer only when the last entry of a batch is settled."""
+        """Show clients that the destination is working: a batch is answered only when its last entry is settled, and a
+        slow gateway would look like one that hangs."""
         metrics = shared.writer.metrics
 
         def signs_of_life() -> int:
@@ -207,7 +206,7 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
                 session.say_progress()
 
     async def _check_location(self, hello: pb.Hello) -> None:
-        """Refuse a client that means another place.
+        """Refuse a client whose location differs.
 
         Raises:
             LocationMismatchError: its region, endpoint or account is not the gateway's.
@@ -221,7 +220,7 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
             raise DestinationError(hello.destination, type(error).__name__, str(error)) from error
         caller = AwsLocation(
             region=hello.caller.region,
-            # The ARN of a stream says which one it is, also in another account.
+            # The ARN of a stream identifies it, also in another account.
             account_id="" if hello.destination.startswith("arn:") else hello.caller.account_id,
             endpoint_url=hello.caller.endpoint_url,
         )
@@ -293,7 +292,7 @@ def _stats(shared: SharedDestination) -> pb.DestinationStats:
 async def _abort(context: Any, error: BaseException) -> NoReturn:
     if isinstance(error, DestinationError):
         status = STATUS_OF_CODE.get(error.code, STATUS_OF_ERROR[DestinationError])
-        # Numbers of the shared writer's records mean nothing to a client.
+        # Record numbers of the shared writer have no meaning for a client.
         without_record = DestinationError(error.destination, error.code, error.message)
         await abort_with(context, without_record, {DestinationError: status})
     if not isinstance(error, Exception):

@@ -1,4 +1,4 @@
-"""One client's stream of batches, and the credits that bound what the client may send."""
+"""One client's stream of batches, and the credits that limit it."""
 
 import asyncio
 from collections import deque
@@ -14,7 +14,7 @@ from penstock.rpc import Signal
 
 @dataclass(frozen=True, kw_only=True)
 class CreditWindow:
-    """What one client may have sent without an acknowledgement. The same for every client: none crowds out others.
+    """How much a client may have sent without an acknowledgement. The same for every client.
 
     Raises:
         SinkOptionError: a batch of the destination's largest size would not fit.
@@ -37,7 +37,7 @@ class CreditWindow:
 
 
 class CreditStrategy:
-    """The client's side, as a rate limiting strategy: its limit arrives as missing credits."""
+    """The client's credits as a rate limiting strategy."""
 
     def __init__(self, max_batch_size: int) -> None:
         self._max_batch_size = max_batch_size
@@ -48,16 +48,16 @@ class CreditStrategy:
         self._bytes = 0
 
     def open(self, entries: int, size_in_bytes: int) -> None:
-        """The first grant of a connection: all that may be sent without an answer."""
+        """The first grant of a connection: how much may be sent without an answer."""
         self._window_entries = entries
         self._window_bytes = size_in_bytes
         self.grant(entries, size_in_bytes)
 
     def check(self) -> None:
-        """Before a batch is sent.
+        """Check a batch before it is sent.
 
         Raises:
-            SinkOptionError: it is one that the gateway's window never covers.
+            SinkOptionError: the batch is larger than the gateway's window.
         """
         if self._never_covered:
             raise SinkOptionError(
@@ -67,12 +67,12 @@ class CreditStrategy:
             )
 
     def grant(self, entries: int, size_in_bytes: int) -> None:
-        """The gateway allows that much more."""
+        """Add credits."""
         self._entries += entries
         self._bytes += size_in_bytes
 
     def revoke(self) -> None:
-        """The connection is gone, and the credits with it."""
+        """Remove all credits after a disconnect."""
         self._entries = 0
         self._bytes = 0
 
@@ -87,28 +87,28 @@ class CreditStrategy:
         return self._window_bytes is not None and request.size_in_bytes > self._window_bytes
 
     def register_completed_request(self, result: ResultInfo) -> None:
-        """Nothing: the gateway grants new credits itself."""
+        """Does nothing: the gateway grants new credits."""
 
     def should_block(self, request: RequestInfo) -> bool:
-        """Whether the credits do not cover the batch. One that they never cover is let through to its error."""
+        """Whether the credits do not cover the batch. A batch larger than the window passes, and raises an error."""
         if self._is_never_covered(request):
             return False
         return request.batch_size > self._entries or request.size_in_bytes > self._bytes
 
     def get_max_batch_size(self) -> int:
-        """The configured size, if the gateway ever grants that much: smaller batches make its requests smaller."""
+        """The configured size, up to the gateway's window."""
         return min(self._max_batch_size, self._window_entries)
 
     def ask_again_after(self, request: RequestInfo) -> float | None:
-        """A day: the writer is woken when a grant comes."""
+        """A day: the writer is woken when a grant arrives."""
         return 86_400.0
 
 
 class Orphanage:
     """Accepted entries of ended streams that are not written yet.
 
-    Without it, a client that sends all that it may, breaks off and comes again would fill the gateway: new streams get
-    no credits while as much as a window is here.
+    It prevents a client from filling the gateway by disconnecting and sending again: new streams get no credits while
+    these entries amount to a window.
     """
 
     def __init__(self) -> None:
@@ -118,12 +118,12 @@ class Orphanage:
         self._changed = Signal()
 
     def taken(self, entries: int, size_in_bytes: int) -> None:
-        """Their stream has ended."""
+        """Add entries whose stream has ended."""
         self.entries += entries
         self.bytes += size_in_bytes
 
     def settled(self, entries: int, size_in_bytes: int) -> None:
-        """They are settled."""
+        """Remove settled entries."""
         self.entries -= entries
         self.bytes -= size_in_bytes
         self._changed.notify()
@@ -134,7 +134,7 @@ class Orphanage:
         self._changed.notify()
 
     async def wait_for_room(self, window: CreditWindow) -> None:
-        """Wait until less than a window of them is left."""
+        """Wait until less than a window of entries is left."""
         while not self._abandoned and (self.entries >= window.entries or self.bytes >= window.bytes):
             await self._changed.wait()
 
@@ -164,7 +164,7 @@ class BatchTracker:
         self._count(attempts)
 
     def acknowledged_many(self, first_index: int, count: int, attempts: int) -> None:
-        """Neighbours are written."""
+        """Consecutive entries are written."""
         self._count(attempts, count)
 
     def rejected(self, entry_index: int, attempts: int, failure: EntryFailure) -> None:
@@ -183,7 +183,7 @@ class BatchTracker:
         self._abandoned(error)
 
     def answer(self) -> pb.WriteResponse:
-        """The gateway's word on the whole batch."""
+        """The answer for the whole batch."""
         if not self.failed:
             acknowledgement = pb.Acknowledgement(batch_id=self.batch_id, retries=self.retries)
             return pb.WriteResponse(acknowledgement=acknowledgement)
@@ -195,10 +195,10 @@ class BatchTracker:
 
 
 class ClientSession:
-    """Credits, batches without an answer, and answers on their way out. No I/O.
+    """Credits, unanswered batches and outgoing answers of one stream. No I/O.
 
-    Credits count again when the word about them is handed out, not before: a client that reads no answers runs out of
-    credits, so they bound what waits here.
+    Credits are restored when their grant is sent: a client that reads no answers runs out of credits, so they limit
+    what waits here.
     """
 
     def __init__(self, window: CreditWindow) -> None:
@@ -211,16 +211,16 @@ class ClientSession:
         self.ended = asyncio.Event()
         """Set when the stream has ended."""
         self.error: BaseException | None = None
-        """What ends the stream, once the answers so far are out."""
+        """The error that ends the stream after the answers so far."""
         self._reading = True
         self.awaits_credit = False
-        """Whether the client has no credits yet, and takes a sign of life before them."""
+        """Whether the client has no credits yet and accepts a sign of life before them."""
         # The account begins with the first credit.
         self._opened = False
         self._is_over = False
 
     def open_credit(self, orphanage: Orphanage) -> None:
-        """Grant the whole window: the destination is there. What is left at the end is counted in `orphanage`."""
+        """Grant the whole window. Entries that remain at the end are counted in `orphanage`."""
         self._orphanage = orphanage
         self.awaits_credit = False
         self._say(pb.WriteResponse(credit=pb.Credit(entries=self._window.entries, bytes=self._window.bytes)))
@@ -256,7 +256,7 @@ class ClientSession:
             self._say(pb.WriteResponse(credit=pb.Credit()))
 
     def end(self) -> None:
-        """The stream has ended: batches that are not written yet need no answer."""
+        """End the stream: unwritten batches need no answer."""
         self._answers.clear()
         self._is_over = True
         if self._orphanage is not None:
@@ -273,7 +273,7 @@ class ClientSession:
         self._say(pb.WriteResponse(credit=pb.Credit(entries=tracker.entry_count, bytes=tracker.size_in_bytes)))
 
     def fail(self, error: BaseException) -> None:
-        """End the stream by this error; the first one counts."""
+        """End the stream with this error; the first error counts."""
         if self._is_over and self._orphanage is not None:
             self._orphanage.abandon()
         if self.error is None:
@@ -281,7 +281,7 @@ class ClientSession:
             self.changed.notify()
 
     def end_reading(self) -> None:
-        """No more batches come; the stream ends when the accepted ones have their answers."""
+        """No more batches arrive; the stream ends when the accepted batches are answered."""
         self._reading = False
         self.changed.notify()
 
@@ -291,7 +291,7 @@ class ClientSession:
             await self.changed.wait()
 
     async def next_answer(self) -> pb.WriteResponse | None:
-        """The next message to the client; None when the stream is to end."""
+        """The next message to the client; None when the stream ends."""
         while True:
             if self._answers:
                 answer = self._answers.popleft()

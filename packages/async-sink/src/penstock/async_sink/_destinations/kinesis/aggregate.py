@@ -18,9 +18,9 @@ from penstock.aws import AwsOptions, AwsSession, ErrorKind, JsonClient, classify
 
 
 class ShardRanges:
-    """What ListShards said: open shards by hash key, and the range of every shard by its id.
+    """The result of ListShards: open shards by hash key, and the range of every shard by its id.
 
-    A list may lag behind a resharding, and show one child of a shard before the other: the open shards have holes then.
+    A list may lag behind a reshard and show one child of a shard before the other. The open shards then have gaps.
     """
 
     def __init__(self, shards: Iterable[Mapping[str, Any]], closed: Container[str] = ()) -> None:
@@ -92,7 +92,7 @@ def _varint(value: int) -> bytes:
 
 
 class Aggregate:
-    """User records on their way into one record of the stream."""
+    """User records that are packed into one record of the stream."""
 
     def __init__(self, hash_key: int) -> None:
         """`hash_key` is the hash key of the first user record; it selects the shard of the aggregate."""
@@ -112,7 +112,7 @@ class Aggregate:
         return len(self._entries)
 
     def add(self, entry: KinesisRequestEntry, place: int, config: AggregationConfig) -> bool:
-        """Add a user record; False when it does not fit any more. The first one always fits."""
+        """Add a user record; False if it does not fit. The first one always fits."""
         new: list[tuple[dict[str, bytes], str, bytes, bytes]] = []
         index = self._keys.get(entry.partition_key)
         if index is None:
@@ -146,7 +146,7 @@ class Aggregate:
         return True
 
     def to_entry(self) -> KinesisRequestEntry:
-        """What goes to the stream: the aggregate, or a lone user record as it is."""
+        """The record for the stream: the aggregate, or a single user record unchanged."""
         first = self._entries[0]
         if len(self._entries) == 1:
             return first
@@ -278,7 +278,7 @@ class AggregatedStream(KinesisStream):
 
 
 def _requests(aggregates: Sequence[Aggregate]) -> list[list[Aggregate]]:
-    """Cut where PutRecords takes no more."""
+    """Cut the aggregates into requests by the limits of PutRecords."""
     requests: list[list[Aggregate]] = []
     size = 0
     for aggregate in aggregates:

@@ -1,4 +1,4 @@
-"""PutRecords in CBOR: data goes as it is, a quarter less to hash and to send than base64 in JSON."""
+"""PutRecords in CBOR: data without base64, a quarter less to hash and to send than in JSON."""
 
 from array import array
 from bisect import bisect_right
@@ -19,7 +19,7 @@ _FAILED_COUNT, _RECEIPT = b"\x71FailedRecordCount", b"\x6eSequenceNumber"
 
 
 def head(kind: int, length: int) -> bytes:
-    """What stands before so many bytes, items or pairs."""
+    """The head of a value with so many bytes, items or pairs."""
     if length < 24:
         return bytes((kind | length,))
     for more, size in ((24, 1), (25, 2), (26, 4)):
@@ -80,7 +80,7 @@ def encode_put_records(
 
 
 def before_records(stream: tuple[str, str], count: int) -> bytes:
-    """What stands before the records of a request."""
+    """The part of a request before its records."""
     return b"".join((head(_MAP, 2), _text(stream[0]), _text(stream[1]), _text("Records"), head(_ARRAY, count)))
 
 
@@ -94,7 +94,7 @@ def read_record(content: memoryview, place: int) -> tuple[bytes, str, str | None
 
 
 def _read(content: memoryview, place: int) -> tuple[memoryview, int]:
-    """The bytes of the value that begins there, and where the next one begins."""
+    """The bytes of the value at a place, and the place of the next value."""
     length, place = content[place] & 0x1F, place + 1
     if length >= 24:
         size = 1 << length - 24
@@ -122,7 +122,7 @@ _binary_length: Any = pc.binary_length
 
 
 def _heads(lengths: Any, make: Callable[[int], bytes]) -> Any:
-    """What stands before each value: a scalar for values of one length."""
+    """The heads of values: a scalar if all values have one length."""
     coded = lengths.dictionary_encode()
     made = [make(length) for length in coded.dictionary.to_pylist()]
     return pa.scalar(made[0], pa.binary()) if len(made) == 1 else pa.array(made, pa.binary()).take(coded.indices)
@@ -153,7 +153,7 @@ class CborRecords:
         """Bytes of data and partition keys up to each row, and to the end of the last one."""
 
     def records(self, start: int, end: int) -> memoryview:
-        """Some rows, one behind the other, as a list in CBOR holds them."""
+        """Some rows, as items of a list in CBOR."""
         return self._content[self._places[start] : self._places[end]]
 
     def entries(self, start: int, end: int) -> list[KinesisRequestEntry]:

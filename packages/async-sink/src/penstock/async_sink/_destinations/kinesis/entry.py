@@ -1,4 +1,4 @@
-"""A record for a stream, its bytes in a saved state, and where its partition key comes from."""
+"""Records of a stream, and sources of partition keys."""
 
 import re
 from abc import ABC, abstractmethod
@@ -28,7 +28,7 @@ _is_hash_key = re.compile(HASH_KEY_PATTERN).fullmatch
 class KinesisRequestEntry(
     msgspec.Struct,
     frozen=True,
-    # Holds nothing that could hold it: the collector need not look at each of many thousands.
+    # It cannot be part of a cycle, so the garbage collector need not track it.
     gc=False,
     omit_defaults=True,
     rename={"data": "Data", "partition_key": "PartitionKey", "explicit_hash_key": "ExplicitHashKey"},
@@ -85,7 +85,7 @@ Plain = tuple[bytes, str, str | None]
 
 
 class PartitionKey(ABC):
-    """Gives a record its partition key; elements and rows get the same one."""
+    """The source of partition keys. Elements and rows get the same keys."""
 
     @abstractmethod
     def of_element(self, element: Any) -> str:
@@ -105,18 +105,18 @@ class PartitionKey(ABC):
 
     @staticmethod
     def from_column(name: str) -> "PartitionKey":
-        """The value of a column; of an element, its item of that name. Numbers become their digits, and other values
-        what Arrow writes of them; a null is refused, as it is not a key."""
+        """The value of a column, or of an element's item of that name. Numbers become decimal digits, and other values
+        are cast to text by Arrow. A null is refused."""
         return _FromColumn(name)
 
     @staticmethod
     def from_function(function: Callable[[Any], str]) -> "PartitionKey":
-        """What a function makes of the element; of a row, given as a dictionary. It is to give a string."""
+        """The string that a function returns for an element, or for a row as a dictionary."""
         return _FromFunction(function)
 
     @staticmethod
     def fixed(key: str) -> "PartitionKey":
-        """The same for all: everything goes to one shard, in order where order is kept.
+        """The same key for all records: all go to one shard.
 
         Raises:
             SinkOptionError: the key must be 1 to 256 characters.
@@ -125,7 +125,7 @@ class PartitionKey(ABC):
 
     @staticmethod
     def random() -> "PartitionKey":
-        """A new one for each record: an even spread over the shards."""
+        """A new key for each record, for an even distribution over the shards."""
         return _Random()
 
 
@@ -156,7 +156,7 @@ class _FromColumn(PartitionKey):
         if type(value) is int:
             return str(value)
         try:
-            # As `of_rows` does it: a row and the same row as an element go to one shard.
+            # Like `of_rows`: a row and the same row as an element go to one shard.
             return cast("str", pa.scalar(value).cast(pa.string()).as_py())
         except pa.ArrowException as error:
             raise SinkOptionError(self.name, f"a {type(value).__name__} makes no partition key") from error
@@ -207,7 +207,7 @@ class _Random(PartitionKey):
 
 @dataclass(frozen=True)
 class KinesisElementConverter(Generic[I]):
-    """Makes records of elements: bytes by one function, keys by others."""
+    """Converts elements to records: one function returns the bytes, others the keys."""
 
     serialize: Callable[[I], bytes]
     """The record's bytes."""

@@ -1,4 +1,4 @@
-"""Calls of PutRecords: JSON or CBOR out, by what the endpoint understands, and only what failed in."""
+"""PutRecords: requests in JSON or CBOR, and failures from answers."""
 
 import logging
 import re
@@ -31,7 +31,7 @@ from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry,
 from penstock.async_sink._destinations.kinesis.rows import KinesisEntries, columns_of
 from penstock.aws import AwsOptions, AwsServiceError, AwsSession, ErrorKind, JsonClient, as_json, classify
 
-# Up to about this many bytes a record, msgspec's own base64 is faster than a call per record to the SIMD one.
+# Up to about this record size, msgspec's base64 is faster than a call of the SIMD version per record.
 _SIMD_WORTHWHILE_BYTES = 200
 # Entries that the size of all is estimated from: a wrong guess costs time only.
 _SAMPLE = 32
@@ -59,7 +59,7 @@ class _Results(msgspec.Struct):
 
 
 def _json_strings(texts: list[str]) -> list[bytes]:
-    """What stands between the quotation marks of each."""
+    """Each text in JSON, without the quotation marks."""
     together = _encoder.encode(texts)
     if b'\\"' in together:
         # One that ends in a quotation mark and a comma looks like the end of a string before it.
@@ -141,7 +141,7 @@ WireFormat: TypeAlias = Literal["cbor", "json"]
 _logger = logging.getLogger(__name__)
 # Domains of all partitions. Other endpoints get JSON: they may silently treat a blob as base64.
 _DOMAINS = (".amazonaws.com", ".amazonaws.com.cn", ".amazonaws.eu", ".api.aws", ".api.amazonwebservices.com.cn")
-# In which servers that do not speak CBOR say so.
+# Error codes of servers that do not support CBOR.
 _NOT_UNDERSTOOD = frozenset({"SerializationException", "UnknownOperationException", "UnsupportedMediaTypeException"})
 _NOT_UNDERSTOOD_STATUS = frozenset({404, 415})
 
@@ -195,16 +195,16 @@ class KinesisStream(AwsDestination[KinesisRequestEntry]):
         entries: Sequence[KinesisRequestEntry],
         result_handler: ResultHandler[KinesisRequestEntry],
     ) -> None:
-        """Shards are read when a record was refused, or the strategy goes by them already."""
+        """Shards are read if a record was refused, or if the strategy uses them."""
         answer = await self.put(client, entries)
         failures = self.codec.failures(answer, len(entries))
         shards = self.codec.shards(answer) if failures or result_handler.wants_lanes else ()
         result_handler.retry_failures(failures, lanes=shards)
 
     async def put(self, client: JsonClient, entries: Sequence[KinesisRequestEntry]) -> bytes:
-        """Call PutRecords, and give the answer's body, for a codec's `failures` and `shards`.
+        """Call PutRecords and return the body of the answer, for `failures` and `shards` of the codec.
 
-        An endpoint that does not understand CBOR gets JSON, from then on.
+        An endpoint that does not understand CBOR gets JSON from then on.
 
         Raises:
             AwsServiceError: the service answered with an error.

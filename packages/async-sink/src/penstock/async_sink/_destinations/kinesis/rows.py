@@ -50,7 +50,7 @@ Columns: TypeAlias = tuple[list[bytes], list[str], list[str | None]]
 
 
 class KinesisRows:
-    """Rows of columns, which become entries when somebody looks at them."""
+    """Rows of columns, which become entries when they are read."""
 
     are_entries = False
 
@@ -87,7 +87,7 @@ class KinesisRows:
 
 
 def columns_of(entries: Sequence[KinesisRequestEntry]) -> Columns:
-    """The fields of a request's entries; rows of record batches do not become entries for it."""
+    """The fields of a request's entries, without creating entries of rows."""
     parts = entries.parts if isinstance(entries, BatchEntries) else ()
     data: list[bytes] = []
     keys: list[str] = []
@@ -186,7 +186,7 @@ class KinesisEntries:
     def __init__(self, partition_key: PartitionKey | None = None) -> None:
         self._partition_key = partition_key
         self.leave_in_cbor = False
-        """Whether rows are best written in CBOR as they come, because they leave so."""
+        """Whether rows are encoded in CBOR when they are written."""
 
     measure = staticmethod(measure)
     get_size_in_bytes = staticmethod(size_in_bytes)

@@ -119,7 +119,7 @@ class KinesisStreamsSink(AwsSink[I, KinesisRequestEntry]):
 
     @staticmethod
     def row_faults(batch: pa.RecordBatch, max_record_size_in_bytes: int) -> Iterator[RowFault]:
-        """What of PutRecords' rules a record batch breaks: each rule with the rows that break it, in no writer.
+        """The rules of PutRecords that a record batch breaks, each with the rows that break it.
 
         Columns: `data` binary, `partitionKey` string, and `explicitHashKey` string where wanted.
 
