@@ -37,7 +37,7 @@ def lines_of(folder: Path) -> list[str]:
         return [line for (line,) in database.execute("select line from lines order by rowid")]
 
 
-def test_the_sink_of_your_own_in_the_readme_runs(tmp_path: Path) -> None:
+def test_the_custom_sink_of_the_readme_runs(tmp_path: Path) -> None:
     """It writes each line once, and leaves no state behind."""
     (tmp_path / "lines.txt").write_text("\n".join(LINES))
     assert run_example(tmp_path) == "2000\n"
@@ -62,7 +62,7 @@ sqlite3.connect = fickle
 """
 
 
-def test_the_sink_of_your_own_in_the_readme_loses_nothing_when_it_is_killed(tmp_path: Path) -> None:
+def test_the_custom_sink_of_the_readme_loses_nothing_when_killed(tmp_path: Path) -> None:
     """Three requests of ten fail, and the process is killed twice, each time after it has saved a state."""
     (tmp_path / "lines.txt").write_text("\n".join(LINES))
     saved, offsets = tmp_path / "lines.state", [0]

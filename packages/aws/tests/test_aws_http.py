@@ -245,7 +245,7 @@ async def test_what_comes_behind_an_answer_is_not_the_next_answer(surplus: bytes
     ],
     ids=["another protocol", "two lengths", "an endless head", "an upgrade"],
 )
-async def test_what_is_no_answer_is_an_error(answer: bytes, words: str) -> None:
+async def test_an_invalid_answer_is_an_error(answer: bytes, words: str) -> None:
     """It says so, and the connection is closed."""
     async with serving(always(answer)) as server, client_of(server) as client:
         with pytest.raises(AwsConnectionError, match=words):
@@ -253,7 +253,7 @@ async def test_what_is_no_answer_is_an_error(answer: bytes, words: str) -> None:
         await server.until(lambda: server.ended == 1)
 
 
-async def test_an_answer_before_the_request_was_sent_whole_is_told_and_ends_the_connection() -> None:
+async def test_an_early_answer_is_returned_and_ends_the_connection() -> None:
     """A service may refuse by the head alone; the rest of the body would be taken for the next request."""
     refusal = b'{"__type":"InvalidArgumentException","message":"too large"}'
     head = b"HTTP/1.1 413 Too Large\r\nContent-Length: %d\r\n\r\n" % len(refusal)
@@ -389,7 +389,7 @@ async def test_a_body_in_very_small_chunks_takes_no_more_memory_than_its_bytes()
     assert most < 5_000_000
 
 
-async def test_a_trailer_is_no_header() -> None:
+async def test_a_trailer_is_not_a_header() -> None:
     """What comes behind the body does not change what the answer said of itself."""
     answer = (
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nx-kind: first\r\n\r\n2\r\n{}\r\n0\r\nx-kind: last\r\n\r\n"

@@ -36,14 +36,14 @@ def test_a_half_or_contradictory_option_is_named(options: dict[str, str], named:
 
 
 @pytest.mark.parametrize("role", [f"{ROLE},", f"{ROLE},,{ROLE}", ","])
-def test_an_empty_role_beside_a_comma_is_told_as_such(role: str) -> None:
+def test_an_empty_role_beside_a_comma_is_an_error(role: str) -> None:
     """Its text alone would say nothing."""
     with pytest.raises(AwsOptionError, match=r"roleArn.* has an empty ARN beside a comma"):
         AwsOptions(role_arn=role)
 
 
 @pytest.mark.parametrize("role", ["", "  "])
-def test_a_blank_role_is_none(role: str) -> None:
+def test_a_blank_role_counts_as_not_set(role: str) -> None:
     """As of a variable that is blank."""
     assert AwsOptions(role_arn=role).role_arns == ()
 
@@ -76,7 +76,7 @@ def test_a_value_of_the_wrong_type_is_named(field: "Field[Any]", value: Any) -> 
     assert caught.value.option == _OPTION_NAMES.get(field.name, field.name)
 
 
-def test_a_function_as_provider_is_told_how_to_be_given() -> None:
+def test_a_function_as_provider_is_an_error_with_the_correct_form() -> None:
     """Its place is given, because each process of Spark imports it."""
     with pytest.raises(AwsOptionError, match=r"package\.module:callable") as caught:
         AwsOptions(credentials_provider=give_keys)  # type: ignore[arg-type]  # the mistake

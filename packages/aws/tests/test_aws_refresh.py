@@ -205,7 +205,7 @@ def test_a_source_of_this_host_that_fails_is_named_in_the_log(
     assert [line for line in caplog.messages if f"cannot fetch AWS credentials: {code}: " in line and "nowhere" in line]
 
 
-def test_a_login_that_is_missing_is_told_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_login_raises_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A new login does not happen automatically."""
     (tmp_path / "config").write_text(
         "[profile job]\nsso_start_url = https://sso.invalid\nsso_region = us-east-1\nsso_account_id = 123456789012\n"

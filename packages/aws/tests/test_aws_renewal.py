@@ -103,7 +103,7 @@ async def test_a_file_that_was_rewritten_is_read_again(keys: Keys, code: str) ->
         assert served.signers == ["AKIAOLD", "AKIANEW", "AKIANEW"]
 
 
-async def test_other_keys_that_are_refused_too_are_told(keys: Keys) -> None:
+async def test_other_keys_that_are_refused_too_raise(keys: Keys) -> None:
     """One renewal and one more try, no more."""
     async with service(known=lambda signer: False) as served, JsonClient(AwsSession(profile(served.url))) as client:
         client.session.frozen_credentials()
@@ -153,7 +153,7 @@ def test_a_web_identity_that_was_renewed_on_disk_is_used(moto_url: str, tmp_path
     assert session.frozen_credentials() == held
 
 
-def test_many_who_are_refused_at_once_renew_once(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_callers_that_are_refused_at_once_renew_once(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within seconds everybody gets the first one's answer; later credentials are looked for again."""
     now = [0.0]
     session = AwsSession(AwsOptions(region="us-east-1", profile="job"), clock=lambda: now[0])

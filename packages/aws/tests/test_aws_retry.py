@@ -44,7 +44,7 @@ def service_error(code: str, status: int = 400) -> AwsServiceError:
         (ValueError(), ErrorKind.FATAL),
     ],
 )
-def test_each_error_is_retried_or_told_to_the_user(error: AwsError, kind: ErrorKind) -> None:
+def test_each_error_is_retried_or_raised(error: AwsError, kind: ErrorKind) -> None:
     """The table of retryable and fatal errors, for our own errors and for botocore's."""
     assert classify(error) is kind
 

@@ -56,7 +56,7 @@ async def test_an_error_answer_becomes_a_typed_error(moto_url: str) -> None:
     assert error.value.operation == "ListShards"
 
 
-async def test_a_server_that_is_away_or_garbled_is_told_apart(unused_tcp_port: int) -> None:
+async def test_unreachable_and_garbled_servers_raise_different_errors(unused_tcp_port: int) -> None:
     """No answer is a connection error; an answer that is not JSON is a service error with its status."""
     async with JsonClient(AwsSession(emulator_options(f"http://127.0.0.1:{unused_tcp_port}"))) as client:
         with pytest.raises(AwsConnectionError):
@@ -133,7 +133,7 @@ def test_the_endpoint_is_that_of_the_service_that_has_the_streams(monkeypatch: p
     assert AwsSession(session.options).endpoint_url() == "http://streams.internal:1"
 
 
-def test_an_endpoint_is_told_without_looking_for_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_endpoint_is_known_without_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Not even started: a process of the profile's that asks for a password, or a metadata service that is away."""
     started = tmp_path / "started"
     command = tmp_path / "command"

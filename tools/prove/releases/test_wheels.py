@@ -154,7 +154,7 @@ def test_a_source_archive_makes_the_wheel_of_the_tree(member: Member, built: Pat
 
 
 @each_member
-def test_a_wheel_tells_what_it_is_and_which_siblings_it_takes(member: Member, built: Path) -> None:
+def test_a_wheel_has_its_name_and_the_bounds_of_siblings(member: Member, built: Path) -> None:
     """A sibling of this version or a later patch is accepted, a sibling of the next minor version is not."""
     metadata = wheel_metadata(wheel_of(member, built))
     assert metadata["license-expression"] == ["Apache-2.0"]

@@ -123,7 +123,7 @@ class ByRange(OneByOne):
     ("kind", "told"),
     [(OneByOne, [(i, 1) for i in range(15)]), (ByRange, [(0, 9), (9, 6)])],
 )
-async def test_a_listener_is_told_of_neighbours_at_once_if_it_can(kind: type[OneByOne], told: list[Any]) -> None:
+async def test_a_listener_gets_one_call_for_consecutive_entries(kind: type[OneByOne], told: list[Any]) -> None:
     """A listener without `acknowledged_many` gets a call for each entry."""
     listener = kind()
     async with RowsWriter(lambda entries, handler: handler.complete()) as writer:

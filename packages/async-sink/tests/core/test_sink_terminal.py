@@ -175,7 +175,7 @@ async def test_a_handler_that_fails_ends_the_writer_and_loses_nothing(
     await writer.close()
 
 
-async def test_a_handler_that_does_not_say_is_told_as_the_writer_is_opened(make_writer: MakeWriter) -> None:
+async def test_a_handler_without_takes_many_raises_when_the_writer_opens(make_writer: MakeWriter) -> None:
     """Not when the first record is abandoned, which may be much later."""
     own: Any = Own(takes_many=False)
     del own.takes_many

@@ -90,7 +90,7 @@ async def test_an_exception_in_submit_reaches_the_caller_and_earlier_batches_sta
     assert [entry for entry, _ in writer.snapshot_state()[0].entries] == list("b" * 10 + "c" * 5)
 
 
-async def test_an_oversize_element_raises_on_write_and_the_writer_goes_on(
+async def test_an_oversize_element_raises_on_write_and_the_writer_continues(
     make_writer: MakeWriter, fake: FakeDestination
 ) -> None:
     """The error names the record, its size and the limit."""

@@ -96,7 +96,7 @@ async def test_a_close_that_is_cancelled_loses_nothing(make_writer: Any, fake: F
     await settle()
 
 
-async def test_a_sink_of_ones_own_adds_its_state_to_the_snapshot(fake: FakeDestination) -> None:
+async def test_a_custom_sink_adds_its_state_to_the_snapshot(fake: FakeDestination) -> None:
     """The snapshot has it, with entries and without; a successor finds it in its initial states."""
 
     class Counting(FakeWriter):

@@ -131,7 +131,7 @@ async def test_errors_that_stay_end_the_writer(service: ScriptedService, make: A
         (sqs, {"Successful": [{"Id": "0"}]}, "answered for 1"),
     ],
 )
-async def test_an_answer_that_does_not_speak_of_each_entry_is_no_success(
+async def test_an_answer_without_each_entry_is_not_a_success(
     service: ScriptedService, make: Any, answer: Body, words: str
 ) -> None:
     """Whatever answers at the endpoint: entries of which nothing was said are not taken for written."""
@@ -147,7 +147,7 @@ async def test_an_answer_that_does_not_speak_of_each_entry_is_no_success(
     ("make", "counted", "results"),
     [(kinesis, "FailedRecordCount", "Records"), (firehose, "FailedPutCount", "RequestResponses")],
 )
-async def test_failures_that_nobody_counted_are_sent_again(
+async def test_failures_that_are_not_counted_are_sent_again(
     service: ScriptedService, make: Any, counted: str, results: str, count: int | None
 ) -> None:
     """The results decide, where their count is missing or wrong."""
@@ -178,7 +178,7 @@ def ids_of(request: Body) -> list[str]:
     return [(write.get("PutRequest", {}).get("Item") or write["DeleteRequest"]["Key"])["id"]["S"] for write in writes]
 
 
-async def test_an_unprocessed_item_that_nobody_sent_has_all_sent_again(service: ScriptedService) -> None:
+async def test_an_unknown_unprocessed_item_has_all_sent_again(service: ScriptedService) -> None:
     """A write can be done twice; it must not be left out."""
     stranger = {"UnprocessedItems": {"flights": [{"PutRequest": {"Item": {"id": {"S": "z"}}}}]}}
     service.script = [lambda body: (200, stranger)]
@@ -234,7 +234,7 @@ def test_values_that_dynamodb_does_not_have_are_refused(bad: Any) -> None:
         attribute_value(bad)
 
 
-async def test_sqs_gives_up_what_is_the_senders_fault(service: ScriptedService) -> None:
+async def test_sqs_does_not_retry_a_senders_fault(service: ScriptedService) -> None:
     """It is not sent again; what the service could not do is."""
 
     def answer(body: Body) -> tuple[int, Body]:

@@ -182,7 +182,7 @@ async def test_firehose_rows_are_checked_before_any_is_written(emulator: Running
 
 
 @pytest.mark.parametrize("kind", ["firehose", "dynamodb", "sqs"])
-def test_a_destination_that_is_not_there_is_said_at_once(emulator: RunningEmulator, kind: str) -> None:
+def test_a_missing_destination_raises_at_once(emulator: RunningEmulator, kind: str) -> None:
     """Nothing is tried again; the error has the service's own code."""
     missing: Any = {
         "firehose": (firehose(emulator, "nowhere"), {"data": [b"x"]}),

@@ -31,7 +31,7 @@ TEXTS = pa.map_(pa.string(), pa.string())
         (pa.struct({"n": pa.int8()}), {"n": 1}, {"M": {"n": {"N": "1"}}}),
     ],
 )
-def test_a_map_is_a_map_wherever_it_stands(kind: Any, value: Any, attribute: Any) -> None:
+def test_a_map_is_a_map_at_any_depth(kind: Any, value: Any, attribute: Any) -> None:
     """Not a list of pairs, in which no query would find a key; a null stays a null."""
     batch = pa.record_batch({"id": pa.array(["x", "y"]), "value": pa.array([value, None], kind)})
     rows = plain_rows(batch)

@@ -27,7 +27,7 @@ entries = st.builds(
 )
 
 
-def test_only_failed_entries_are_looked_at_and_told_apart() -> None:
+def test_failed_entries_are_classified() -> None:
     """Throttled entries are distinguished from entries that failed inside the service."""
     codec = PutRecordsCodec(("StreamName", "s"))
     assert codec.failures(b'{"FailedRecordCount":0,"Records":[{"SequenceNumber":"1"}]}', 1) == []

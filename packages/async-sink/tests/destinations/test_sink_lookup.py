@@ -64,7 +64,7 @@ def test_a_service_that_does_not_answer_is_named(sink: Any, call: str) -> None:
     assert (caught.value.destination, caught.value.code) == ("flights", "AwsConnectionError")
 
 
-async def test_a_service_that_fails_on_and_on_is_told_in_the_log(
+async def test_a_service_that_keeps_failing_is_logged(
     emulator: RunningEmulator, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its requests are sent again without a bound: after four in a row, and sixteen, the log says with what error."""

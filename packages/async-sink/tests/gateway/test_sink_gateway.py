@@ -160,7 +160,7 @@ async def test_a_batch_is_acknowledged_when_all_of_it_is_written_and_not_before(
         assert writer.metrics.records_out == 1
 
 
-async def test_the_gateways_retries_are_told_to_the_client() -> None:
+async def test_the_client_learns_the_gateways_retries() -> None:
     """The acknowledgement counts the submissions beyond the first."""
     fake = FakeDestination()
     fake.script = [fake.fail(0, 1), fake.fail(0)]
@@ -170,7 +170,7 @@ async def test_the_gateways_retries_are_told_to_the_client() -> None:
         assert writer.metrics.retried == 3
 
 
-async def test_entries_that_fail_for_good_are_named_by_their_record_number() -> None:
+async def test_permanently_failed_entries_are_named_by_record_number() -> None:
     """The others are written; the error names the client's records with the destination's words."""
     fake = FakeDestination()
     fake.script = [fake.fail(1, 3, code="Poison")]
@@ -189,7 +189,7 @@ async def test_entries_that_fail_for_good_are_named_by_their_record_number() -> 
 @pytest.mark.parametrize(
     ("code", "status"), [("ResourceNotFoundException", "NOT_FOUND"), ("AccessDeniedException", "PERMISSION_DENIED")]
 )
-async def test_a_destination_that_refuses_for_good_ends_its_clients_with_its_error(code: str, status: str) -> None:
+async def test_a_permanent_refusal_ends_the_clients_with_the_destinations_error(code: str, status: str) -> None:
     """The client gets the destination's typed error over the status of the contract; the next client may try again."""
     fake = FakeDestination()
     fake.script = [fake.explode(DestinationError("flights", code, "no"))]
@@ -383,7 +383,7 @@ async def test_a_client_that_vanishes_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("answer", ["accept", "throttle"])
-async def test_a_client_learns_that_the_destination_goes_on_before_its_batch_has_an_answer(answer: str) -> None:
+async def test_a_client_gets_signs_of_life_before_its_batch_is_answered(answer: str) -> None:
     """Its batch is as large as ten requests of the gateway, and the destination takes or throttles them one by one."""
     fake = FakeDestination()
     take = fake.accept if answer == "accept" else fake.fail()

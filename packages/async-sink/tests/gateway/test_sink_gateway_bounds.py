@@ -134,7 +134,7 @@ async def full_gateway(fake: FakeDestination) -> AsyncIterator[tuple[str, SinkGa
         yield address, servicer
 
 
-async def test_a_client_that_waits_for_its_first_credits_learns_that_the_destination_goes_on() -> None:
+async def test_a_client_without_credits_gets_signs_of_life() -> None:
     """It gets signs of life while earlier entries are written or throttled, and then the whole window."""
     fake = FakeDestination()
     async with full_gateway(fake) as (address, servicer):

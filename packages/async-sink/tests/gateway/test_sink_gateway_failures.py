@@ -96,7 +96,7 @@ async def test_a_record_that_only_the_writer_can_refuse_fails_alone() -> None:
     assert sorted(accepted(fake)) == ["1", "2", "other 1", "other 2"]
 
 
-async def test_an_error_that_nobody_foresaw_is_told_to_everybody_who_waits() -> None:
+async def test_an_unexpected_error_reaches_every_waiting_client() -> None:
     """Also to a client whose batch is in flight: the next opening of the destination would forget it."""
     fake = FakeDestination()
     fake.script = [fake.hold()]

@@ -56,7 +56,7 @@ async def test_a_stream_is_opened_once_by_its_name_and_its_arn(emulator: Running
     await destinations.close(1.0)
 
 
-async def test_a_stream_that_failed_is_opened_anew_for_both(emulator: RunningEmulator) -> None:
+async def test_a_failed_stream_is_opened_again_for_both_names(emulator: RunningEmulator) -> None:
     """Neither name keeps the writer that has ended."""
     destinations, names = serving(emulator), ("flights", arn_of(emulator))
     failed, _ = [await destinations.get("kinesis", name) for name in names]

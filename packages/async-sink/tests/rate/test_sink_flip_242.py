@@ -110,7 +110,7 @@ class EverySecond:
 
 
 @pytest.mark.parametrize("target", ScalingTarget)
-async def test_a_decision_and_a_scaling_of_your_own_are_followed(
+async def test_custom_decisions_and_scaling_are_followed(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock, target: ScalingTarget
 ) -> None:
     """The one says when and the other how much, for each target, with each answer that a writer gets.

@@ -135,7 +135,7 @@ async def by_the_error(writer: ShardedWriter, each: KinesisRequestEntry) -> bool
 
 
 @pytest.mark.parametrize("offer", [without_waiting, by_the_error])
-async def test_one_source_that_is_told_of_a_full_shard_serves_the_others_at_their_rate(
+async def test_one_source_that_learns_of_a_full_shard_serves_the_others_at_their_rate(
     offer: Callable[[ShardedWriter, KinesisRequestEntry], Awaitable[bool]],
 ) -> None:
     """It keeps back what has no room. The others get 95 % of their rate or more, and the hot shard all that it takes;

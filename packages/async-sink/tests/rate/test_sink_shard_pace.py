@@ -23,7 +23,7 @@ def _taken(bucket: ShardBucket, now: float) -> int:
     return taken
 
 
-def test_a_throttled_shard_pauses_for_about_a_tick_and_goes_on_at_its_new_pace() -> None:
+def test_a_throttled_shard_pauses_for_about_a_tick_and_resumes_at_its_new_pace() -> None:
     """The bucket is emptied and owes a tick at its new scale; each tick brings rate x tick x scale, and all at once."""
     bucket = ShardBucket(1_000.0, 1e9, now=0.0)
     assert bucket.take(1, 10.0), "it is full by now"

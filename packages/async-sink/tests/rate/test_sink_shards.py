@@ -15,7 +15,7 @@ SPACE = 2**128
     bounds=st.lists(st.integers(1, SPACE - 1), min_size=1, max_size=8, unique=True),
     keys=st.lists(st.integers(0, SPACE - 1), min_size=1, max_size=200),
 )
-def test_what_lies_between_two_keys_of_a_shard_is_that_shards(bounds: list[int], keys: list[int]) -> None:
+def test_keys_between_two_keys_of_a_shard_belong_to_the_shard(bounds: list[int], keys: list[int]) -> None:
     """Every key that was seen is known, and so is everything between keys of the same shard, in any order of seeing."""
     edges = [0, *sorted(bounds), SPACE]
 

@@ -45,7 +45,7 @@ def test_a_success_raises_the_limit_and_a_throttle_lowers_it() -> None:
     assert strategy.limit == 55
 
 
-def test_a_failure_that_is_no_throttle_moves_nothing() -> None:
+def test_a_failure_without_throttle_does_not_change_the_limit() -> None:
     """Only throttling says that the destination is full."""
     strategy = congestion()
     answer(strategy, 10, failed_messages=10, throttled_messages=0)

@@ -127,7 +127,7 @@ async def test_a_request_holds_no_more_bytes_than_its_rate_has_in_a_second(
     await writer.close()
 
 
-async def test_waiting_for_ones_own_rate_is_a_sign_of_life(
+async def test_waiting_for_the_strategys_rate_is_a_sign_of_life(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
 ) -> None:
     """A second after another, until the record leaves; a destination that does not answer gives none."""

@@ -38,7 +38,7 @@ def spans_of(exporter: InMemorySpanExporter) -> list[ReadableSpan]:
     return [span for span in exporter.get_finished_spans() if span.name == "async_sink.submit"]
 
 
-async def test_requests_that_go_well_are_told_together(
+async def test_successful_requests_share_a_span(
     make_writer: MakeWriter, provider: TracerProvider, exporter: InMemorySpanExporter
 ) -> None:
     """The first of a caller has its own, the others share one that counts them; both are the caller's children."""
@@ -108,7 +108,7 @@ async def test_a_variable_gives_each_request_a_span(
     assert [each["requests"] for each in submits(exporter)] == [1] * 6
 
 
-async def test_what_nobody_records_is_asked_for_once_a_second(
+async def test_the_sampler_is_asked_once_a_second(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
 ) -> None:
     """A request of an unsampled caller costs no span, and still runs in the caller's trace."""
