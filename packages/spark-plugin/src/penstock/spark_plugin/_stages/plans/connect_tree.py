@@ -277,7 +277,7 @@ class Server:
 
     def whole_text(self, relation: Relation) -> str:
         """The text of the analyzed plan, with all of its columns."""
-        with whole_texts(self._session):  # type: ignore[arg-type]  # both kinds of session have a `conf`
+        with whole_texts(self._session):
             return self.analyzed(relation)
 
     def registered(self) -> set[str]:
