@@ -65,7 +65,7 @@ def test_each_text_and_list_of_a_request_has_a_bound(contract: str) -> None:
     unbounded = []
     for method in described(contract).methods:
         for path, field in fields_of(method.input_type):
-            # The rules of a map are those of its keys.
+            # The rules of a map apply to its keys.
             is_key = field.containing_type is not None and field.containing_type.GetOptions().map_entry
             if field.type in (field.TYPE_STRING, field.TYPE_BYTES) and not is_key and not rules(field).max_bytes:
                 unbounded.append(f"{method.name}: {path}")

@@ -1,4 +1,4 @@
-"""The audit log by itself: what it leaves out, and how much of it there can be."""
+"""What the audit log leaves out, and how large it can become."""
 
 import json
 from pathlib import Path

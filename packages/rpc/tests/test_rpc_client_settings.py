@@ -71,8 +71,8 @@ async def told(*flags: str, method: str = "ListJobs", **environment: str) -> tup
     return explain_failure(failed, client, prefix=PREFIX, command="penstock-flights serve")
 
 
-def has(said: tuple[str, bool] | None, *words: str, away: bool) -> bool:
-    return said is not None and said[1] is away and all(word in said[0] for word in words)
+def has(said: tuple[str, bool] | None, *details: str, away: bool) -> bool:
+    return said is not None and said[1] is away and all(word in said[0] for word in details)
 
 
 @pytest.fixture
@@ -93,17 +93,17 @@ def of(files: Path, name: str, **more: Any) -> ServerSecurity:
 
 
 async def test_who_is_not_there_is_told_with_the_command_that_starts_it() -> None:
-    """Nobody listens; there is no such host; something else listens, or another service."""
+    """No server listens; the host is unknown; another program or another service listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         said = await told("--endpoint", f"127.0.0.1:{taken.getsockname()[1]}")
-    assert has(said, "nobody listens", "`penstock-flights serve`", "PENSTOCK_FLIGHTS_ENDPOINT", away=True)
-    assert has(await told("--endpoint", "unix:/nowhere/socket"), "nobody listens", away=True)
+    assert has(said, "no server listens", "`penstock-flights serve`", "PENSTOCK_FLIGHTS_ENDPOINT", away=True)
+    assert has(await told("--endpoint", "unix:/nowhere/socket"), "no server listens", away=True)
     assert has(await told("--endpoint", "nowhere.invalid:1"), "no such host", "check DNS", away=True)
     async with server() as running:
         said = await told("--endpoint", running.address)
         assert has(said, "another service than penstock-flights serve", "correct the port", away=True)
-        # The service itself says who is away: its own words are given.
+        # The service itself says who is away: its own details are given.
         assert await told("--endpoint", running.address, method="GetJob") is None
 
     async def web(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -198,7 +198,7 @@ def test_a_url_is_no_path_of_a_file(text: str, cure: str) -> None:
 
 
 async def test_an_authority_needs_no_file_and_a_certificate_no_host(tmp_path: Path) -> None:
-    """As for readers on executors: they come at addresses that nobody knew, and their callers have no such file."""
+    """Readers on executors need this: their addresses are not known before, and their callers have no such file."""
     authority = trustme.CA()
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     issued = authority.issue_cert("readers")

@@ -77,7 +77,7 @@ async def test_a_service_is_checked_by_its_own_settings(host: str) -> None:
 
 @pytest.mark.parametrize("name", ["reader.example", "10.1.2.3", "*.internal.example"])
 async def test_a_service_with_tls_is_trusted_for_the_certificate_that_it_was_given(tmp_path: Path, name: str) -> None:
-    """Whatever name is in it, and with no authority at hand; a certificate that is not the served one is refused."""
+    """It may have any name, and needs no authority; a certificate that the service does not serve is refused."""
     certificate, key = put(tmp_path, "server", trustme.CA().issue_cert(name))
     other, _ = put(tmp_path, "other", trustme.CA().issue_cert(name))
     async with server(certificate_file=certificate, private_key_file=key) as running:
@@ -154,7 +154,7 @@ def test_a_page_is_asked_by_http(tmp_path: Path, tls: bool, capsys: pytest.Captu
     ],
 )
 def test_a_wrong_setting_is_named(environment: dict[str, str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """With code 2, which is not that of a service that is ill."""
+    """With code 2; a service that does not serve gives code 1."""
     assert main(["--prefix", "PENSTOCK_X"], environment) == 2
     assert words in capsys.readouterr().err
 

@@ -107,7 +107,7 @@ def test_an_interrupt_cancels_the_call() -> None:
 
 
 def test_closing_ends_calls_in_progress_then_runs_what_is_last() -> None:
-    """Whoever waits is told; resources are let go of once nobody uses them; a second close does nothing."""
+    """Waiting callers get an error; resources are released when no caller uses them; a second close does nothing."""
     endless = Endless()
     seen: list[str | bool] = []
     loop = LoopThread("penstock test")
@@ -190,7 +190,7 @@ def test_an_async_generator_is_iterated_and_closed_on_the_loop() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_is_told_and_leaves_the_parents_loop_alone() -> None:
-    """A child has no such thread: a call says so instead of waiting for ever, and the parent goes on."""
+    """A child has no such thread: a call says so instead of waiting for ever, and the parent still works."""
     with LoopThread("penstock test") as loop:
         child = os.fork()
         if child == 0:
@@ -207,7 +207,7 @@ def test_a_forked_child_is_told_and_leaves_the_parents_loop_alone() -> None:
 
 
 def test_closing_lets_go_of_who_waits_for_what_does_not_end() -> None:
-    """The coroutine ignores its cancellation; its caller is told all the same."""
+    """The coroutine ignores its cancellation; its caller gets the error anyway."""
     began = threading.Event()
     seen: list[str] = []
 
@@ -235,7 +235,7 @@ def test_closing_lets_go_of_who_waits_for_what_does_not_end() -> None:
 
 
 def test_an_interrupt_of_an_iteration_comes_through_while_its_generator_tidies_up() -> None:
-    """It is ended once, after the step that was interrupted: there is no error of two that use it."""
+    """It is ended once, after the step that was interrupted: the generator is never used by two steps at once."""
     tidied = threading.Event()
 
     async def items() -> AsyncGenerator[int, None]:

@@ -1,4 +1,4 @@
-"""Who may do what: a file of principals, asked at each call over real connections."""
+"""Rights of callers: a file of principals, checked at each call over real connections."""
 
 import asyncio
 import hashlib
@@ -41,7 +41,7 @@ def sha256(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-FILE = f"""# Who may do what, in these tests.
+FILE = f"""# Rights of the callers of these tests.
 [[principal]]
 name = "orders"
 token_sha256 = "{sha256(ORDERS)}"
@@ -87,7 +87,7 @@ class Servicer(pb_grpc.StageSchedulerServiceServicer):
     async def Report(self, request: pb.ReportRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.ReportResponse:
         self.asked.append(request.job_id)
         if request.error:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such job")
+            await context.abort(grpc.StatusCode.NOT_FOUND, "the job is unknown")
         return pb.ReportResponse(job=pb.Job(job_id=request.job_id))
 
     async def Submit(self, request: pb.SubmitRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.SubmitResponse:
@@ -160,39 +160,39 @@ async def test_a_principal_does_what_its_lists_say_and_nothing_else(file: Path) 
     async with serving(file) as (server, servicer), calling(server.address, ORDERS) as stub:
         assert (await stub.GetJob(pb.GetJobRequest(job_id="orders"), timeout=DEADLINE)).job.job_id == "orders"
         await stub.GetJob(pb.GetJobRequest(job_id="orders/2026"), timeout=DEADLINE)
-        code, words = await refusal(stub.GetJob(pb.GetJobRequest(job_id="billing"), timeout=DEADLINE))
+        code, details = await refusal(stub.GetJob(pb.GetJobRequest(job_id="billing"), timeout=DEADLINE))
         assert code is grpc.StatusCode.PERMISSION_DENIED
-        assert words == (
+        assert details == (
             "principal 'orders' may not use job 'billing': add 'billing' to jobs in line 6 of the file of principals"
         )
         assert (await refusal(stub.GetJob(pb.GetJobRequest(job_id="orders-2"), timeout=DEADLINE)))[0] is code
-        code, words = await refusal(stub.ListJobs(pb.ListJobsRequest(), timeout=DEADLINE))
+        code, details = await refusal(stub.ListJobs(pb.ListJobsRequest(), timeout=DEADLINE))
         assert code is grpc.StatusCode.PERMISSION_DENIED
-        assert "may not use all jobs at once, as this call does: add '*' to jobs in line 6" in words
-        code, words = await refusal(stub.Claim(pb.ClaimRequest(store="/stages", fingerprint="f"), timeout=DEADLINE))
+        assert "may not use all jobs at once, as this call does: add '*' to jobs in line 6" in details
+        code, details = await refusal(stub.Claim(pb.ClaimRequest(store="/stages", fingerprint="f"), timeout=DEADLINE))
         assert code is grpc.StatusCode.PERMISSION_DENIED
-        assert words.endswith("write stores = ['/stages'] below line 2 of the file of principals")
+        assert details.endswith("write stores = ['/stages'] below line 2 of the file of principals")
         assert servicer.asked == ["orders", "orders/2026"]
 
 
 async def test_methods_are_refused_before_their_message_is_read(file: Path) -> None:
-    """By a message that is none, which whoever reads it refuses otherwise."""
+    """The message is not valid, and would be refused if it were read."""
     async with serving(file) as (server, _), open_aio_channel(server.address, ClientSecurity(token=BILLING)) as channel:
-        code, words = await refusal(channel.unary_unary(f"/{NAME}/GetJob", None, None)(b"\xff\xff", timeout=DEADLINE))
+        code, details = await refusal(channel.unary_unary(f"/{NAME}/GetJob", None, None)(b"\xff\xff", timeout=DEADLINE))
         assert code is grpc.StatusCode.PERMISSION_DENIED
-        assert "principal 'billing' may not call stage-scheduler/GetJob: add 'GetJob' to methods in line 12" in words
+        assert "principal 'billing' may not call stage-scheduler/GetJob: add 'GetJob' to methods in line 12" in details
         code, _ = await refusal(channel.unary_unary(f"/{NAME}/Report", None, None)(b"\xff\xff", timeout=DEADLINE))
         assert code is grpc.StatusCode.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize(
-    "token", [None, "a-token-of-nobody-with-32-characters", sha256(ORDERS)], ids=["none", "wrong", "digest"]
+    "token", [None, "a-token-that-is-unknown-with-32-characters", sha256(ORDERS)], ids=["none", "wrong", "digest"]
 )
 async def test_who_is_no_principal_does_not_get_in(file: Path, token: str | None) -> None:
     """Nor by what the file says of a token."""
     async with serving(file) as (server, _), calling(server.address, token) as stub:
-        code, words = await refusal(stub.GetJob(pb.GetJobRequest(job_id="orders"), timeout=DEADLINE))
-        assert (code, words) == (grpc.StatusCode.UNAUTHENTICATED, "the bearer token is missing or wrong")
+        code, details = await refusal(stub.GetJob(pb.GetJobRequest(job_id="orders"), timeout=DEADLINE))
+        assert (code, details) == (grpc.StatusCode.UNAUTHENTICATED, "the bearer token is missing or wrong")
 
 
 RIGHTS_TO_LEASES = 'services = ["*"]\nstreams = ["*"]\nconsumers = ["*"]'
@@ -244,9 +244,9 @@ async def test_calls_that_act_on_other_callers_need_admin_rights(file: Path) -> 
             stub.Acquire(acquire("orders", registry_pb.CONFLICT_POLICY_TAKE_OVER), timeout=DEADLINE),
         ]
         for call in calls:
-            code, words = await refusal(call)
+            code, details = await refusal(call)
             assert code is grpc.StatusCode.PERMISSION_DENIED
-            assert "write admin = true below line 2 of the file of principals" in words
+            assert "write admin = true below line 2 of the file of principals" in details
         await stub.CollectGarbage(look, timeout=DEADLINE)
     async with leasing(file, ADMIN) as stub:
         await stub.ForceRelease(force, timeout=DEADLINE)
@@ -318,7 +318,7 @@ jobs = ["billing"]
         assert await ask("orders", None, "orders") == "OK"
         assert await ask("orders", None, "billing") == "PERMISSION_DENIED"
         assert await ask("other", None, "orders") == "UNAUTHENTICATED"
-        assert await ask("orders", "a-token-of-nobody-with-32-characters", "orders") == "UNAUTHENTICATED"
+        assert await ask("orders", "a-token-that-is-unknown-with-32-characters", "orders") == "UNAUTHENTICATED"
         assert await ask("billing", None, "billing") == "UNAUTHENTICATED"
         assert await ask("orders", BILLING, "billing") == "UNAUTHENTICATED"
         assert await ask("billing", BILLING, "billing") == "OK"
@@ -335,12 +335,12 @@ async def test_a_changed_file_counts_from_the_next_call_on(file: Path) -> None:
         await stub.GetJob(request, timeout=DEADLINE)
         put(file, FILE.replace(sha256(ORDERS), sha256("another")))
         assert (await refusal(stub.GetJob(request, timeout=DEADLINE)))[0] is grpc.StatusCode.UNAUTHENTICATED
-        put(file, "# nobody")
+        put(file, "# empty")
         assert (await refusal(stub.GetJob(request, timeout=DEADLINE)))[0] is grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_principals_outlive_their_file_for_a_minute(file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As tokens do: files are replaced in steps, but what nobody can take back any more ends."""
+    """As tokens do: files are replaced in steps, but a file that stays unreadable counts as empty."""
     now = 100.0
     principals = PrincipalsFile(file, clock=lambda: now)
     file.write_text(FILE + "\nhalf a line")
@@ -368,16 +368,16 @@ async def test_a_token_that_can_be_guessed_is_refused_when_it_is_sent(file: Path
     put(file, FILE.replace(sha256(ORDERS), sha256("s3cret")))
     async with serving(file) as (server, _), grpc.aio.insecure_channel(server.address) as channel:
         call = channel.unary_unary(f"/{NAME}/GetJob", None, None)
-        code, words = await refusal(call(b"", metadata=[("authorization", "Bearer s3cret")], timeout=DEADLINE))
+        code, details = await refusal(call(b"", metadata=[("authorization", "Bearer s3cret")], timeout=DEADLINE))
         assert code is grpc.StatusCode.UNAUTHENTICATED
-        assert "fewer than 32 characters: give 'orders' another one" in words
+        assert "fewer than 32 characters: give 'orders' another one" in details
 
 
 D1, D2 = sha256("one"), sha256("two")
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "details"),
     [
         ("", "holds no principal"),
         ("principal = 1", "a line \\[\\[principal\\]\\] of its own"),
@@ -403,11 +403,11 @@ D1, D2 = sha256("one"), sha256("two")
         ),
     ],
 )
-def test_a_file_that_is_none_of_principals_is_refused_by_its_line(tmp_path: Path, text: str, words: str) -> None:
+def test_a_file_that_is_none_of_principals_is_refused_by_its_line(tmp_path: Path, text: str, details: str) -> None:
     """And nothing of a token, or of what someone took for its digest, is shown."""
     file = tmp_path / "principals.toml"
     file.write_text(text)
-    with pytest.raises(RpcOptionError, match=words) as raised:
+    with pytest.raises(RpcOptionError, match=details) as raised:
         ServerSecurity(principals=file).check_files()
     assert "s3cret" not in str(raised.value)
     assert D1 not in str(raised.value)
@@ -441,9 +441,9 @@ async def test_calls_over_their_number_are_refused_until_one_has_ended(file: Pat
             await one.read()
         request = pb.GetJobRequest(job_id="orders")
         for _ in range(3):
-            code, words = await refusal(stub.GetJob(request, timeout=DEADLINE))
+            code, details = await refusal(stub.GetJob(request, timeout=DEADLINE))
             assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert words == (
+            assert details == (
                 "principal 'orders' has 2 calls open, as many as it may: end one, or raise calls_at_once in line 6 of "
                 "the file of principals"
             )
@@ -465,7 +465,7 @@ async def test_calls_over_their_number_are_refused_until_one_has_ended(file: Pat
 
 
 async def test_a_service_has_a_number_for_callers_of_whom_the_file_says_none(file: Path, tmp_path: Path) -> None:
-    """And for all who have a token, where there is no file."""
+    """Also for all callers with a token, without a file of principals."""
     request = pb.GetJobRequest(job_id="orders")
     put(file, FILE.replace('jobs = ["billing"', 'calls_at_once = 2\njobs = ["billing"'))
     async with serving(file, calls_at_once=1) as (server, _):
@@ -474,12 +474,12 @@ async def test_a_service_has_a_number_for_callers_of_whom_the_file_says_none(fil
                 watching = [stub.Watch(pb.WatchRequest(job_id="shared-1"), timeout=DEADLINE) for _ in range(most)]
                 for one in watching:
                     await one.read()
-                code, words = await refusal(
+                code, details = await refusal(
                     stub.Report(pb.ReportRequest(job_id="shared-1", stage_id="s"), timeout=DEADLINE)
                 )
                 assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
                 where = "of the service" if token == ORDERS else "in line 13 of the file of principals"
-                assert words.endswith(
+                assert details.endswith(
                     f"has {most} calls open, as many as it may: end one, or raise calls_at_once {where}"
                 )
     security = ServerSecurity(token="a-token-that-may-do-all-with-32-characters")
@@ -489,9 +489,9 @@ async def test_a_service_has_a_number_for_callers_of_whom_the_file_says_none(fil
     ):
         watching = [stub.Watch(pb.WatchRequest(job_id="one"), timeout=DEADLINE)]
         await watching[0].read()
-        code, words = await refusal(stub.GetJob(request, timeout=DEADLINE))
+        code, details = await refusal(stub.GetJob(request, timeout=DEADLINE))
         assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert words.startswith("caller 'token' has 1 calls open")
+        assert details.startswith("caller 'token' has 1 calls open")
         watching[0].cancel()
         async with asyncio.timeout(DEADLINE):
             await servicer.unwatched.wait()
@@ -531,7 +531,7 @@ async def test_refusals_and_changes_are_written_down(file: Path, tmp_path: Path)
             await refusal(stub.Report(pb.ReportRequest(job_id="orders", stage_id="s", error="gone"), timeout=DEADLINE))
             await refusal(stub.GetJob(pb.GetJobRequest(job_id="billing"), timeout=DEADLINE))
             await refusal(stub.Submit(pb.SubmitRequest(job_id="billing", graph=pb.JobGraph()), timeout=DEADLINE))
-        async with calling(server.address, "a-token-of-nobody-with-32-characters") as stub:
+        async with calling(server.address, "a-token-that-is-unknown-with-32-characters") as stub:
             await refusal(stub.GetJob(pb.GetJobRequest(job_id="orders"), timeout=DEADLINE))
     lines = lines_of(audit)
     assert [(line["event"], line["who"], line["outcome"]) for line in lines] == [
@@ -543,11 +543,11 @@ async def test_refusals_and_changes_are_written_down(file: Path, tmp_path: Path)
     ]
     assert {line["from"] for line in lines} == {"127.0.0.1"}
     assert {line["service"] for line in lines} == {"stage-scheduler"}
-    assert lines[1]["reason"] == "there is no such job"
+    assert lines[1]["reason"] == "the job is unknown"
     assert lines[2]["jobs"] == ["billing"]
     assert lines[3]["method"] == f"/{NAME}/Submit"
     text = audit.read_text()
-    assert all(secret not in text for secret in (ORDERS, "nobody-at-all", sha256(ORDERS)))
+    assert all(secret not in text for secret in (ORDERS, "that-is-unknown", sha256(ORDERS)))
     assert audit.stat().st_mode & 0o777 == 0o600
 
 
@@ -598,23 +598,23 @@ async def read(call: grpc.aio.UnaryStreamCall[Any, pb.WatchResponse]) -> pb.Watc
 
 @pytest.mark.parametrize("change", ["token", "principal", "job"])
 async def test_a_stream_ends_soon_after_its_caller_was_taken_back(file: Path, change: str) -> None:
-    """Where the token is gone the client is to call again; where only the right is, it is told so."""
+    """A revoked token ends it with UNAUTHENTICATED, a revoked right with PERMISSION_DENIED."""
     async with serving(file, recheck_seconds=0.05) as (server, servicer), calling(server.address, ORDERS) as stub:
         call = stub.Watch(pb.WatchRequest(job_id="orders"), timeout=DEADLINE)
         assert (await read(call)).job.version == 1
         if change == "token":
             put(file, FILE.replace(sha256(ORDERS), sha256("another")))
         elif change == "principal":
-            put(file, "# nobody")
+            put(file, "# empty")
         else:
             put(file, FILE.replace('jobs = ["orders"', 'jobs = ["parcels"'))
-        code, words = await refusal(call.read())
+        code, details = await refusal(call.read())
         if change == "job":
             assert code is grpc.StatusCode.PERMISSION_DENIED
-            assert "may not use job 'orders'" in words
+            assert "may not use job 'orders'" in details
         else:
             assert code is grpc.StatusCode.UNAUTHENTICATED
-            assert "is not taken any more: call again" in words
+            assert "is not taken any more: call again" in details
         assert servicer.watched == 0
 
 
@@ -627,24 +627,24 @@ async def test_who_watches_health_is_looked_at_like_every_stream(file: Path) -> 
         call = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=DEADLINE)
         assert (await call.read()).status == health_pb2.HealthCheckResponse.SERVING
         put(file, FILE.replace(sha256(ORDERS), sha256("another")))
-        code, words = await refusal(call.read())
+        code, details = await refusal(call.read())
         assert code is grpc.StatusCode.UNAUTHENTICATED
-        assert "is not taken any more: call again" in words
+        assert "is not taken any more: call again" in details
 
 
 async def test_a_stream_whose_client_reads_nothing_ends_too(file: Path) -> None:
-    """It stands in the midst of an answer that cannot be sent."""
+    """It is blocked in an answer that cannot be sent."""
     async with serving(file, recheck_seconds=0.05) as (server, servicer), calling(server.address, ORDERS) as stub:
         call = stub.Watch(pb.WatchRequest(job_id="shared-flood"), timeout=DEADLINE)
         assert (await read(call)).job.name
-        put(file, "# nobody")
+        put(file, "# empty")
         async with asyncio.timeout(DEADLINE):
             await servicer.unwatched.wait()
         assert servicer.watched == 0
-        # Reading on, it comes to the end, and is told why.
-        code, words = await refusal(read_on(call))
+        # The client reads the rest, and gets the status.
+        code, details = await refusal(read_on(call))
         assert code is grpc.StatusCode.UNAUTHENTICATED
-        assert "is not taken any more: call again" in words
+        assert "is not taken any more: call again" in details
 
 
 async def read_on(call: grpc.aio.UnaryStreamCall[pb.WatchRequest, pb.WatchResponse]) -> None:

@@ -37,7 +37,7 @@ NAME = "penstock.proto.stage_scheduler.v1.StageSchedulerService"
 
 
 class Servicer(pb_grpc.StageSchedulerServiceServicer):
-    """Answers, and streams until it is told to end."""
+    """Answers, and streams until the test ends it."""
 
     def __init__(self) -> None:
         self.more: asyncio.Queue[int | None] = asyncio.Queue()
@@ -117,7 +117,7 @@ class Traffic:
     def __init__(self, address: str, security: ClientSecurity) -> None:
         self.address = address
         self.security = security
-        self.done = {"aio": 0, "blocking": 0, "anew": 0}
+        self.done = {"aio": 0, "blocking": 0, "reopened": 0}
         self.failed: list[str] = []
         self._ended = threading.Event()
 
@@ -161,7 +161,7 @@ class Traffic:
         while not self._ended.is_set() and not self.failed:
             async with open_aio_channel(self.address, self.security) as channel:
                 stub = pb_grpc.StageSchedulerServiceStub(channel)
-                await self._call("anew", stub)
+                await self._call("reopened", stub)
 
     def _blocking(self) -> None:
         with open_channel(self.address, self.security) as channel:
@@ -312,7 +312,7 @@ async def test_half_written_files_change_nothing(files: Files, caplog: pytest.Lo
         files.put("client.tokens", b"half a line of one")
         files.put("server.tokens", b"half a line of one")
         await stub.GetJob(pb.GetJobRequest(job_id="a"), timeout=DEADLINE)
-        # Who opens a channel now has nothing to go on with.
+        # A channel that is opened now has no usable files.
         with pytest.raises(RpcOptionError):
             await attempt(server.address, files.client)
     told = caplog.text
@@ -321,7 +321,7 @@ async def test_half_written_files_change_nothing(files: Files, caplog: pytest.Lo
 
 
 async def test_a_token_ends_at_its_moment(files: Files) -> None:
-    """The server says that it has expired; a client goes on with the next line."""
+    """The server says that it has expired; a client sends the token of the next line."""
     past, future = (datetime.now(UTC) + timedelta(days=days) for days in (-1, 1))
     async with serving(files) as (server, _):
         files.tokens(
@@ -358,7 +358,7 @@ async def test_a_file_without_tokens_revokes_all_of_them(files: Files, text: byt
 
 @pytest.mark.parametrize("damage", ["deleted", "unreadable", "malformed"])
 def test_tokens_outlive_their_file_for_a_minute(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Files are replaced in steps; but a token that nobody can take back any more ends."""
+    """Files are replaced in steps, but a file that stays unreadable counts as empty."""
     file = tmp_path / "tokens"
     file.write_text("an-old-token-of-tests-with-32-characters\n")
     now = 100.0
@@ -383,7 +383,7 @@ def test_tokens_outlive_their_file_for_a_minute(tmp_path: Path, damage: str, cap
 
 
 def test_a_file_that_could_not_be_read_for_a_moment_is_read_again(tmp_path: Path) -> None:
-    """As while a crowd of clients has all files of the process: the tokens do not end because nobody looked again."""
+    """As while a crowd of clients has all files of the process: the file is read again, and the tokens stay valid."""
     file = tmp_path / "tokens"
     file.write_text("an-old-token-of-tests-with-32-characters\n")
     now = 100.0

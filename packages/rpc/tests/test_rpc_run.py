@@ -13,7 +13,7 @@ from penstock.rpc._server.run import Served
 
 
 class Starting(AbstractAsyncContextManager[Served]):
-    """A service whose store does not answer, and which is told to end meanwhile."""
+    """A service whose store does not answer, and that gets a signal meanwhile."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -26,7 +26,7 @@ class Starting(AbstractAsyncContextManager[Served]):
                 await asyncio.Event().wait()
         finally:
             self.tidied = True
-        raise AssertionError("nobody ended it")
+        raise AssertionError("it was not ended")
 
     async def __aexit__(self, *_: object) -> None:
         raise AssertionError("it was not entered")
@@ -36,7 +36,7 @@ class Starting(AbstractAsyncContextManager[Served]):
 def test_a_service_ends_when_it_is_told_to_while_it_starts(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It tidies up, says that it is ready to nobody, and exits with 0."""
+    """It tidies up, prints no ready line, and exits with 0."""
     monkeypatch.setattr(_run, "_raise_file_limit", lambda: None)
     starting = Starting(number)
     assert run_service(lambda: starting, name="penstock-x") == 0

@@ -202,7 +202,7 @@ async def test_a_blocking_channel_carries_the_token_and_streams() -> None:
 
 
 async def test_cancelling_a_task_cancels_its_call() -> None:
-    """The server learns that nobody waits any more, also beneath the tracing interceptor."""
+    """The server learns that the caller no longer waits, also below the tracing interceptor."""
     servicer = Servicer()  # type: ignore[abstract]  # the other calls are not made
     async with server(servicer) as running, open_aio_channel(running.address) as channel:
         stub = pb_grpc.StageSchedulerServiceStub(channel)
@@ -249,7 +249,7 @@ async def test_a_port_that_is_taken_is_a_typed_error() -> None:
     ],
 )
 def test_an_unsafe_or_incomplete_setting_names_its_option(make: Callable[[], object], option: str) -> None:
-    """The error says which setting, so that nobody has to guess."""
+    """The error names the setting."""
     with pytest.raises(RpcOptionError) as error:
         make()
     assert error.value.option == option
@@ -319,7 +319,7 @@ async def test_an_error_of_many_words_comes_whole() -> None:
 
 
 class Flood(Servicer):
-    """Answers until nobody takes the answers any more."""
+    """Answers until the client stops reading."""
 
     def __init__(self) -> None:
         super().__init__()

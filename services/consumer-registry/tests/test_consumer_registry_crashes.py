@@ -109,7 +109,7 @@ def test_killed_between_deregistering_and_noting_it_is_reconciled_at_the_start(
     consumer_names: ConsumerNames,
     eventually: Eventually,
 ) -> None:
-    """`kill -9` after DeregisterStreamConsumer took effect: the successor forgets the consumer, and registers anew."""
+    """`kill -9` after DeregisterStreamConsumer took effect: the successor registers it again."""
     with serve(*SHORT, PENSTOCK_REGISTRY_ENDPOINT_URL=wire.url, **store) as service:
         killed = threading.Event()
 
@@ -192,7 +192,7 @@ def test_a_registry_that_is_away_for_longer_than_leases_live_costs_nothing(
 def test_a_job_starts_while_the_registry_is_away(
     serve: Serve, request_lease: MakeRequest, eventually: Eventually, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It says so, and has its lease when there is one again; without patience it is told at once."""
+    """It says so, and has its lease when there is one again; without patience it fails at once."""
     with serve() as service, open_registry(endpoint=service.address) as registry, ThreadPoolExecutor() as pool:
         kill(service)
         acquiring = pool.submit(registry.acquire, request_lease())
@@ -211,7 +211,7 @@ def test_a_job_starts_while_the_registry_is_away(
 def test_a_registry_that_stays_away_ends_reading_on_time_and_not_before(
     serve: Serve, request_lease: MakeRequest
 ) -> None:
-    """Without patience the job goes on until its lease would expire; then it is told to stop, once."""
+    """Without patience the job continues until its lease would expire; then it has to stop, once."""
     seconds = 4.0
     no_patience = timedelta(milliseconds=1)
     with serve() as service, open_registry(endpoint=service.address, patience=no_patience) as registry:

@@ -87,7 +87,7 @@ def test_a_lease_is_released_by_force_and_its_holder_is_told(
         assert (released.returncode, "stuck held it by token" in released.stdout) == (0, True)
         eventually(lambda: lost)
         again = command("release", "flights", "delays", "--force", "--endpoint", service.address)
-        assert again.stdout == "nobody holds delays\n"
+        assert again.stdout == "no job holds delays\n"
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def test_a_job_that_stood_still_takes_its_lease_back_and_registers_again(
 def test_a_job_that_stood_still_is_told_who_has_its_consumer(
     place: Place, start_job: StartJob, request_lease: MakeRequest, consumer_names: ConsumerNames, eventually: Eventually
 ) -> None:
-    """A rival that waited was let in; it keeps the consumer when the first goes on."""
+    """A rival that waited gets the consumer, and keeps it when the first job continues."""
     with start_job() as job, place[1]() as registry:
         job.stop()
         wanted = request_lease("rival", "paused", conflict_policy=ConflictPolicy.WAIT, time_to_live=LIFE)
@@ -209,7 +209,7 @@ def test_replicas_whose_clocks_are_wrong_end_nothing_that_lives_and_all_that_is_
         heir = registries[1].acquire(wanted)
         # On a busy machine its consumer may be ended first, and be registered again for the heir.
         assert heir.fencing_token == dead.fencing_token + 1
-        # Nobody keeps it: it is dead, too.
+        # No process renews it: the second job is dead, too.
         eventually(lambda: set(consumer_names()) == living, 60)
         assert lost == []
         for registry, lease in leases:

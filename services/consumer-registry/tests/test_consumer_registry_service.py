@@ -57,7 +57,7 @@ def test_sigterm_drains_at_once_and_a_restart_loses_no_lease(
 
 
 def test_the_token_is_asked_for(serve: Serve, command: Command) -> None:
-    """From the environment on both sides; without it nothing is told."""
+    """From the environment on both sides; calls without it are refused."""
     with serve(PENSTOCK_REGISTRY_TOKEN="a-secret-of-these-tests-with-32-characters") as service:
         with open_registry(endpoint=service.address) as registry, pytest.raises(RegistrationError) as raised:
             registry.list_consumers()

@@ -25,7 +25,7 @@ class FailingStore(InMemoryLeaseStore):
 
 
 async def test_a_store_that_fails_at_the_start_does_not_end_the_service(caplog: pytest.LogCaptureFixture) -> None:
-    """What a predecessor had begun is left to the sweep, which goes on."""
+    """The sweep, which keeps running, finishes what a predecessor began."""
     swept = asyncio.Event()
 
     async def sleep(_seconds: float) -> None:

@@ -18,7 +18,7 @@ from penstock.services.consumer_registry.__main__ import main
 
 @pytest.fixture
 def aws(emulator: RunningEmulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AwsOptions:
-    """Of a job, and of the command by its environment; what is kept by default is of this test alone."""
+    """The store of a job, and of the command by its environment. The default store belongs to this test."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     options = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
     for name, value in options.items():
@@ -104,7 +104,7 @@ def test_flags_of_a_service_and_of_a_store_exclude_each_other(
 def test_a_flag_beats_the_variables_of_the_other_side(
     aws: AwsOptions, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Variables stand beside each other; only flags are meant for this one look."""
+    """Variables may be set together; only flags are meant for this one look."""
     for name, value in {"ENDPOINT": "127.0.0.1:1", "CA_FILE": "nowhere", "REGION": "us-east-1"}.items():
         monkeypatch.setenv(f"PENSTOCK_REGISTRY_{name}", value)
     with open_registry(aws=aws, store_path=tmp_path / "leases.db") as registry:
@@ -121,7 +121,7 @@ def test_a_table_is_looked_at_and_never_made(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One that is not there is told with code 1; one of a registry is listed."""
+    """A missing file is reported with code 1; the file of a registry is listed."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", dynamodb)
     table = f"leases-{uuid.uuid4().hex[:8]}"
     code, _, said = ls(capsys, f"dynamodb://{table}")

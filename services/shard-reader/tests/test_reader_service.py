@@ -119,7 +119,7 @@ async def poll_until_terminated(service: ServiceProcess, start: StreamPositions)
 def test_a_wrong_setting_ends_the_service_with_code_2_and_its_name(
     arguments: list[str], option: str, tmp_path: Path
 ) -> None:
-    """A setting that cannot be is told by name before anything is served."""
+    """An invalid setting is reported by name before the service starts."""
     done = run_main(main, ["serve", *arguments])
     assert done.returncode == 2
     assert option in done.stderr

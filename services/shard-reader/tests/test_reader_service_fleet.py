@@ -66,7 +66,7 @@ def consumer(emulator: RunningEmulator) -> StreamConsumer:
 def test_killing_one_of_two_moves_its_shards_and_loses_and_doubles_nothing(
     emulator: RunningEmulator, services: list[ServiceProcess], publisher: RecordPublisherType
 ) -> None:
-    """Records go on being written while a process dies by SIGKILL; each of them is read exactly once."""
+    """Records are written while a process dies by SIGKILL; each record is read exactly once."""
     aws = AwsSession(emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file)))
     position = resolve_initial_positions(aws, [STREAM], "TRIM_HORIZON")
     consumers = [consumer(emulator)] if publisher is RecordPublisherType.EFO else []
@@ -94,7 +94,7 @@ def test_killing_one_of_two_moves_its_shards_and_loses_and_doubles_nothing(
             assert time.monotonic() < deadline, f"{len(rows)} of {len(written)}"
             end = reader.positions(position, wait_seconds=1).positions
             if not killed_at and len(rows) > 50:
-                # After positions were told, before the range is fetched: the worst moment.
+                # After the positions were answered and before the range is fetched: the worst moment.
                 followed = {shard.shard_id for shard in reader.stats()}
                 # Ports are new each time, and so is who has which shards: one of the two may have none.
                 owner = owner_of(tuple(service.address for service in services), STREAM, min(followed))

@@ -268,7 +268,7 @@ def test_tail_of_a_shard_that_ended_before_the_time_begins_at_the_time(tmp_path:
 
 
 def test_tail_decodes_json_and_avro(emulator: RunningEmulator, tmp_path: Path) -> None:
-    """As objects; what is none is told, and given as it is."""
+    """As objects; other data is reported, and shown as it is."""
     put(emulator, b'{"minutes": 12}', b"no json")
     everything = ("--from", "TRIM_HORIZON", "--count", "2")
     rows = run(emulator, tmp_path, "tail", "orders", *everything, "--format", "json").stdout.splitlines()
@@ -331,7 +331,7 @@ def test_tail_writes_numbers_that_json_has_not_as_text(emulator: RunningEmulator
 def test_tail_decodes_records_with_schemas_of_the_glue_schema_registry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the schema that each names, also compressed; what has no header is told, and given as it is."""
+    """By the schema that each names, also compressed; data without a header is reported, and shown as it is."""
     with running_emulator(companions=("glue",)) as emulator:
         emulator.client().create_stream(StreamName="orders", ShardCount=1)
         glue = boto3.client(

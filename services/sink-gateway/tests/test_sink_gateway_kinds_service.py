@@ -101,7 +101,7 @@ async def test_the_largest_records_of_streams(emulator: RunningEmulator, gateway
 async def test_a_gateway_takes_records_as_large_as_it_is_told(
     emulator: RunningEmulator, gateway: ServiceProcess
 ) -> None:
-    """A stream may be set to records of up to 10 MiB; a gateway that was told nothing refuses just those over 1 MiB."""
+    """A stream may be set to records of up to 10 MiB; by default a gateway refuses records over 1 MiB."""
     name = stream(emulator, 1)
     client = emulator.client()
     arn = client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"]
@@ -159,7 +159,7 @@ def plain(value: Any) -> Any:
 async def test_the_table_of_a_registry_is_no_destination(
     emulator: RunningEmulator, gateway: ServiceProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever may write would hold, or delete, the leases of all jobs."""
+    """A client that may write could hold, or delete, the leases of all jobs."""
     name = new("leases")
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", emulator.endpoints["dynamodb"])
     session = AwsSession(AwsOptions(region="us-east-1", access_key_id="test", secret_access_key="test"))
@@ -254,7 +254,7 @@ async def test_saved_entries_of_any_kind_are_sent_by_a_successor(
     message = SqsRequestEntry("рейс", attributes={"n": Decimal("0.10")})
     item = DynamoDbRequestEntry.put({"id": b"\xff", "tags": {"a", "b"}})
     for kind, destination, entry in (("sqs", url, message), ("dynamodb", name, item)):
-        # Nobody listens there.
+        # No server listens there.
         away = RemoteSink("127.0.0.1:1", kind=kind, destination=destination).create_writer()
         await away.__aenter__()
         await away.write(entry)

@@ -108,7 +108,7 @@ def looked_at(process: ServiceProcess) -> list[sink_gateway_pb2.DestinationStats
 
 
 async def test_invented_streams_are_refused_and_not_kept(emulator: RunningEmulator, gateway: ServiceProcess) -> None:
-    """Asked for once each, told with what to do; the gateway goes on to serve those that exist."""
+    """AWS is asked once for each, and the error says what to do; the gateway still serves the others."""
 
     async def write(name: str) -> str:
         async with contextlib.AsyncExitStack() as closing:
@@ -128,7 +128,7 @@ async def test_invented_streams_are_refused_and_not_kept(emulator: RunningEmulat
 
 
 def test_a_destination_that_nobody_needs_is_closed_and_opened_again(emulator: RunningEmulator, stream: str) -> None:
-    """Its numbers go on."""
+    """It continues to count."""
     arguments = ["serve", "--endpoint-url", emulator.endpoint_url, "--destination-idle-seconds", "0.4"]
     with service_process(MODULE, arguments, ENVIRONMENT) as process:
         sink = RemoteSink(process.address, destination=stream)
@@ -143,7 +143,7 @@ def test_a_destination_that_nobody_needs_is_closed_and_opened_again(emulator: Ru
 
 
 async def test_destinations_are_as_many_as_the_flag_says(emulator: RunningEmulator, stream: str) -> None:
-    """One more has to wait, and is told why; an idle one makes place for it at once."""
+    """Another destination has to wait, and its error says why; an idle destination makes room for it at once."""
     other = f"{stream[:100]}-other"
     emulator.client().create_stream(StreamName=other, ShardCount=1)
     emulator.client().get_waiter("stream_exists").wait(StreamName=other, WaiterConfig={"Delay": 1})
@@ -185,7 +185,7 @@ def test_a_drain_takes_its_time_once(emulator: RunningEmulator, stream: str) -> 
 
 
 def test_rates_are_the_flags(emulator: RunningEmulator, stream: str) -> None:
-    """The limit in flight starts where it is told to; entries leave no faster than they may."""
+    """The limit in flight starts at its setting; entries leave no faster than they may."""
     rates = ["--rate-strategy", "aimd", "--rate-threshold", "7", "--increase-rate", "1", "--decrease-factor", "0.5"]
     arguments = ["serve", "--endpoint-url", emulator.endpoint_url, *rates, "--max-records-per-second", "100"]
     with service_process(MODULE, arguments, ENVIRONMENT) as process:

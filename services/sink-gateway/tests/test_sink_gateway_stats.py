@@ -74,7 +74,7 @@ def test_a_gateway_that_is_not_there_is_code_3_and_none_named_is_code_2(
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         assert main(["--endpoint", f"127.0.0.1:{bound.getsockname()[1]}"]) == 3
-    assert "nobody listens there: start it (`penstock sink serve`)" in capsys.readouterr().err
+    assert "no server listens there: start it (`penstock sink serve`)" in capsys.readouterr().err
     assert main([]) == 2
     assert "--endpoint (PENSTOCK_SINK_ENDPOINT): is missing" in capsys.readouterr().err
     assert main(["--endpoint", "nonsense"]) == 2
@@ -98,7 +98,7 @@ def test_a_wrong_token_is_code_1(emulator: RunningEmulator) -> None:
 
 
 def test_rates_are_changes_per_second_and_begin_again_with_the_gateway() -> None:
-    """A gateway that was started anew counts from zero: no rate is negative."""
+    """A restarted gateway counts from zero: no rate is negative."""
     rates = Rates()
     assert rates.is_new
     for now, records, wanted in ((10.0, 100, 0.0), (12.0, 300, 100.0), (13.0, 50, 50.0)):
@@ -108,7 +108,7 @@ def test_rates_are_changes_per_second_and_begin_again_with_the_gateway() -> None
 
 
 def test_no_rate_is_below_zero_after_a_restart() -> None:
-    """A gateway that was started anew has written more than its predecessor, and been throttled less."""
+    """A restarted gateway has written more than its predecessor, and been throttled less."""
     rates = Rates()
     rates.add([pb.DestinationStats(kind="kinesis", destination="flights", records_out=10, throttled=8)], 0.0)
     after = pb.DestinationStats(kind="kinesis", destination="flights", records_out=20, throttled=2)
@@ -117,7 +117,7 @@ def test_no_rate_is_below_zero_after_a_restart() -> None:
 
 
 def test_an_entry_that_holds_the_others_is_in_the_table() -> None:
-    """Its time, and the code of its latest failure; what it waits for while there is none."""
+    """Its time, and the code of its latest failure; what it waits for, if it did not fail."""
     for code, shown in (("InternalFailure", "12 s InternalFailure"), ("", "12 s rate")):
         one = pb.DestinationStats(
             kind="kinesis", destination="flights", held_seconds=12.3, held_reason="rate", held_error_code=code

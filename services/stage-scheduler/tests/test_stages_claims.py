@@ -39,7 +39,7 @@ async def test_nobody_takes_or_ends_the_claim_of_another_driver() -> None:
 
 
 async def test_a_driver_without_a_secret_waits_until_its_claim_runs_out() -> None:
-    """Nobody could tell it from another that gives its name."""
+    """It could not be distinguished from another driver of that name."""
     async with LocalStageScheduler() as scheduler:
         await scheduler.claim("store", "abc", owner="night")
         assert (await scheduler.claim("store", "abc", owner="night")).decision is ClaimDecision.WAIT

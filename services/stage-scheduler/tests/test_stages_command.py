@@ -52,7 +52,7 @@ def test_explained_json_is_the_plan(document: Path, capsys: pytest.CaptureFixtur
 
 
 def test_explain_reads_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dash stands for it."""
+    """A dash in place of the file means standard input."""
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(job().to_json().encode())))
     assert main(["explain", "-"]) == 0
     assert "stage-2  table" in capsys.readouterr().out
@@ -74,7 +74,7 @@ def test_standard_input_that_is_no_utf_8_holds_no_job(
 def test_a_file_is_explained_without_the_flags_of_a_service(
     flag: str, document: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They would do nothing; variables, which stand for other commands too, contradict no file."""
+    """They would do nothing; variables, which apply to other commands too, contradict no file."""
     assert main(["explain", str(document), flag]) == 2
     said = capsys.readouterr()
     assert (said.out, said.err) == (

@@ -66,7 +66,7 @@ async def test_every_report_that_was_answered_is_kept_however_often_the_service_
 
 
 async def test_claims_survive_kill_9_and_tokens_are_not_given_twice(tmp_path: Path) -> None:
-    """Results that were committed are reused, claims that are held are waited for, and fencing goes on."""
+    """Results that were committed are reused, held claims are awaited, and fencing tokens keep growing."""
     store = tmp_path / "stages.db"
     with service_process(MODULE, serve(store)) as service:
         async with RemoteStageScheduler(service.address) as driver:
@@ -74,8 +74,8 @@ async def test_claims_survive_kill_9_and_tokens_are_not_given_twice(tmp_path: Pa
             await driver.commit_claim(done, location="s3://results/done", rows=7)
             held = await driver.claim("s3://results", "held", owner="one", lease_seconds=300)
             await driver.renew_claim(held)
-            given_up = await driver.claim("s3://results", "given up", owner="one")
-            await driver.release_claim(given_up)
+            released = await driver.claim("s3://results", "released", owner="one")
+            await driver.release_claim(released)
         kill(service)
     with service_process(MODULE, serve(store)) as service:
         async with asyncio.timeout(DEADLINE), RemoteStageScheduler(service.address) as driver:
@@ -84,8 +84,8 @@ async def test_claims_survive_kill_9_and_tokens_are_not_given_twice(tmp_path: Pa
             waiting = await driver.claim("s3://results", "held", owner="two")
             assert (waiting.decision, waiting.owner, waiting.renewals) == (ClaimDecision.WAIT, "one", 1)
             assert 0 < waiting.expires_seconds <= 300
-            fresh = await driver.claim("s3://results", "given up", owner="two")
-            assert fresh.token > given_up.token
+            fresh = await driver.claim("s3://results", "released", owner="two")
+            assert fresh.token > released.token
             await driver.commit_claim(held, location="here")
 
 

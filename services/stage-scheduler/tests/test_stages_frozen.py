@@ -140,7 +140,7 @@ def test_a_job_that_ends_while_its_service_is_frozen_is_reported_at_the_close(
 def test_a_job_that_closed_before_its_service_was_back_is_repaired_by_the_next_run(
     service: ServiceProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Closing takes no longer than one more wait; until the next run the service shows what it was told."""
+    """Closing takes no longer than one more wait; until the next run the service shows the last report."""
     job = driver(service)
     run(job, at_stage=1, do=lambda: freeze(service))
     began = time.monotonic()

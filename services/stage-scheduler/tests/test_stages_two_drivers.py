@@ -25,7 +25,7 @@ with open_stage_scheduler(sys.argv[1]) as scheduler:
 
 @contextmanager
 def driver(address: str) -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds the claim until it is told to commit, or killed."""
+    """Another process that holds the claim until the test lets it commit, or kills it."""
     process = subprocess.Popen(
         [sys.executable, "-c", DRIVER, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

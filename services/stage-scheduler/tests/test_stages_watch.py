@@ -157,7 +157,7 @@ async def test_watch_of_a_job_that_fails_ends_with_code_1() -> None:
 
 
 async def test_watch_finds_a_service_that_comes_back(tmp_path: Path) -> None:
-    """Killed and started again on its file, it goes on with the same job, and nothing is shown twice."""
+    """Killed and started again on its file, it continues with the same job, and nothing is shown twice."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -178,7 +178,7 @@ async def test_watch_finds_a_service_that_comes_back(tmp_path: Path) -> None:
 
 
 class Restarted:
-    """A service that is killed and started anew, without its jobs; a driver submits its own again after some looks."""
+    """A service that is killed and started again without its jobs; a driver submits its own again after some looks."""
 
     def __init__(self, looks: int) -> None:
         self._local = LocalStageScheduler()
@@ -215,7 +215,7 @@ async def test_watch_waits_for_a_driver_that_submits_its_job_again() -> None:
 
 
 async def test_what_is_not_there_is_told_at_once() -> None:
-    """A job that nobody submitted, a service that nobody started."""
+    """An unknown job, and a service that does not run."""
     async with running_stage_scheduler(settings=ServerSettings()) as (server, _):
         with pytest.raises(SchedulingError, match="UNKNOWN_JOB"):
             await run(Pipe(), "watch", "nothing", "--endpoint", server.address)
@@ -227,9 +227,9 @@ async def test_what_is_not_there_is_told_at_once() -> None:
 def test_a_service_that_cannot_be_asked_is_code_3(capsys: pytest.CaptureFixture[str]) -> None:
     """And one line that says why."""
     with socket.socket() as taken:
-        # Bound, but nobody listens.
+        # Bound, but no server listens.
         taken.bind(("127.0.0.1", 0))
         assert main(["ls", "--endpoint", f"127.0.0.1:{taken.getsockname()[1]}"]) == 3
     said = capsys.readouterr().err
-    assert "nobody listens" in said
+    assert "no server listens" in said
     assert "penstock stages serve" in said

@@ -129,7 +129,7 @@ class Messages:
         return kind(**self.values(_hints(kind), message, more), **more)  # type: ignore[arg-type]  # a class
 
     def values(self, hints: Mapping[str, Any], message: Message, but: Mapping[str, Any] = {}) -> dict[str, Any]:
-        """The values of a message's fields, by name and type, except those of some names."""
+        """The values of a message's fields, by name and type, except some fields."""
         known = message.DESCRIPTOR.fields_by_name
         found: dict[str, Any] = {}
         for name, hint in hints.items():
@@ -275,7 +275,7 @@ def calls(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any,
     """A method of a `RemoteApi` that calls the method of this name of the service.
 
     A call or stream that ends with UNAUTHENTICATED is repeated once if the token comes from a file: the file is read
-    again. A stream then begins anew, with the present state.
+    again. A stream then begins again with the present state.
     """
     name, signature = method.__name__, inspect.signature(method)
 

@@ -175,7 +175,7 @@ def read_number(name: str, text: str, kind: Callable[[str], T], *, of: str = "a 
 
 
 def flags_in(words: Sequence[str], add: Callable[[argparse.ArgumentParser, str], None], prefix: str) -> list[str]:
-    """Those of the flags that `add` gives a parser which stand in a command line; what variables say is none of it.
+    """The flags of `add` that a command line contains. Environment variables do not count.
 
     Args:
         words: the command line.

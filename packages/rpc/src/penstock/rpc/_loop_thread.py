@@ -87,7 +87,7 @@ class LoopThread:
         try:
             self._refuse_if_unusable()
         except BaseException:
-            # Nobody else will run it: without this, Python would warn of a coroutine that was never awaited.
+            # It will not run: without this, Python would warn of a coroutine that was never awaited.
             coroutine.close()
             raise
         under_way = _Call(coroutine)

@@ -29,7 +29,7 @@ class InternalError(Protocol):
     """An error that says what only its service's operator may know, such as a path."""
 
     def for_clients(self) -> Exception:
-        """The same error, in words for clients."""
+        """The same error, with a text for clients."""
         ...
 
 
@@ -101,7 +101,7 @@ def when_refused(context: grpc.aio.ServicerContext[Any, Any], undo: Callable[[],
 
 
 def typed_error(error: grpc.RpcError, types: Iterable[type[Exception]]) -> Exception | None:
-    """The error that the servicer raised, made again from its fields; None when it is none of `types`.
+    """The error that the servicer raised, made again from its fields; None when `types` does not have its class.
 
     The classes take their fields as keyword arguments and keep them under the same names.
     """
@@ -163,8 +163,8 @@ def explain_failure(
         return f"{endpoint} is another service than {command} starts: correct the port", True
     if code not in _AWAY:
         return None
-    for words, text in _meanings(prefix, command, endpoint_flag, uses_tls=security.uses_tls):
-        if any(word in details for word in words):
+    for phrases, text in _meanings(prefix, command, endpoint_flag, uses_tls=security.uses_tls):
+        if any(phrase in details for phrase in phrases):
             return f"{endpoint}: {text}", True
     if code is grpc.StatusCode.DEADLINE_EXCEEDED or "timed out" in details.lower():
         return f"{endpoint}: no answer in time: check the address, firewalls and the service's log", True
@@ -194,10 +194,10 @@ def _meanings(prefix: str, command: str, endpoint_flag: str, *, uses_tls: bool) 
         ),
         (
             ("Connection refused", "No such file or directory"),
-            f"nobody listens there: start it (`{command}`), or correct {endpoint_flag} ({prefix}_ENDPOINT)",
+            f"no server listens there: start it (`{command}`), or correct {endpoint_flag} ({prefix}_ENDPOINT)",
         ),
         (("lookup failed", "errors resolving"), "no such host: correct the name, or check DNS"),
-        (("unreachable", "No route to host"), "there is no way to it: check the address, routes and firewalls"),
+        (("unreachable", "No route to host"), "it cannot be reached: check the address, routes and firewalls"),
     ]
     if uses_tls:
         closed = "it ends the connection after the handshake: if it wants mutual TLS, give --certificate-file and "

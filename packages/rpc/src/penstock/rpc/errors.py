@@ -32,7 +32,7 @@ class Code:
 
 
 class CodedError(Exception):
-    """Base of classes whose errors are told apart by a code.
+    """Base of classes whose errors differ by a code.
 
     An error gets a class of its own only if some code catches it. Any other error is `SchedulingError.of("CODE", ...)`
     of the base: its message starts with the code; `code` and `facts` hold the rest. A class declares its codes as a

@@ -61,10 +61,10 @@ def check_health(
 ) -> HealthAnswer:
     """Ask `host:port` for the health of a service by its full name; without one, of the server as a whole.
 
-    Of a server that wants a token, give it in `security` if you name a service: it reads no message without one, and
-    answers for itself as a whole.
+    If the server needs a token and you name a service, give the token in `security`: without it the server reads no
+    message, and answers for itself as a whole.
 
-    `server_name` is the name that the certificate has to have, when it is not that of the endpoint.
+    `server_name` is the name in the certificate, if the endpoint has another name.
 
     Raises:
         RpcOptionError: a file cannot be read.
@@ -221,7 +221,7 @@ def main(argv: Sequence[str] | None = None, environment: Mapping[str, str] | Non
     parser.add_argument("--ca-file", type=Path, help="PEM of the authority of the server's certificate: turns TLS on")
     parser.add_argument("--certificate-file", type=Path, help="PEM of a client's certificate, for mutual TLS")
     parser.add_argument("--private-key-file", type=Path, help="PEM of that certificate's key")
-    parser.add_argument("--server-name", help="name in the server's certificate, when it is not that of the endpoint")
+    parser.add_argument("--server-name", help="name in the server's certificate, if the endpoint has another name")
     parser.add_argument("--tls", action="store_true", help="use TLS with the authorities that gRPC trusts")
     arguments = parser.parse_args(argv)
     if (refusal := _contradiction(arguments)) is not None:

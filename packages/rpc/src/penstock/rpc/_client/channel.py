@@ -1,4 +1,4 @@
-"""Channels with trace context, token and sensible limits, and interceptors that mend how calls of asyncio end."""
+"""Channels with trace context, token and sensible limits, and interceptors that correct how calls of asyncio end."""
 
 # The published stubs make these classes generic, which they are not at run time, and allow no
 # function that serves all kinds of call.
@@ -29,7 +29,7 @@ class CancelUnaryUnary(grpc.aio.UnaryUnaryClientInterceptor):
     """Cancelling a task cancels its call.
 
     The tracing interceptor waits for a call's code, and a task that is cancelled there leaves the call running: the
-    server would go on, and give its answer to nobody.
+    server would continue, and send an answer that no caller reads.
     """
 
     async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
@@ -128,7 +128,7 @@ def _client_options(endpoint: str, security: ClientSecurity, max_message_bytes: 
     if security.server_name is not None:
         options.append(("grpc.ssl_target_name_override", security.server_name))
     if endpoint.startswith("unix:"):
-        # A certificate is for a host: that of a socket is this one.
+        # A certificate names a host: a socket belongs to this host.
         options.append(("grpc.default_authority", host_of(endpoint)))
     return options
 

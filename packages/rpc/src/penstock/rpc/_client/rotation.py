@@ -24,7 +24,7 @@ _log = logging.getLogger("penstock.rpc")
 
 
 class Generation:
-    """A channel of one state of the files, and how many of its calls go on."""
+    """A channel of one state of the files, and how many of its calls are open."""
 
     def __init__(self, channel: Any) -> None:
         self.channel = channel
@@ -184,11 +184,11 @@ class RotatingChannel(Methods, grpc.Channel):
             one.channel.close()
 
     def subscribe(self, callback: Any, try_to_connect: bool | None = False) -> None:
-        """Of the present channel alone."""
+        """Apply this to the present channel only."""
         self._generations.now.channel.subscribe(callback, try_to_connect)
 
     def unsubscribe(self, callback: Any) -> None:
-        """Of the present channel alone."""
+        """Apply this to the present channel only."""
         self._generations.now.channel.unsubscribe(callback)
 
     def close(self) -> None:
@@ -245,12 +245,12 @@ class RotatingAioChannel(Methods, grpc.aio.Channel):
             task.add_done_callback(self._closing.discard)
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
-        """Of the present channel."""
+        """The state of the present channel."""
         state: grpc.ChannelConnectivity = self._generations.now.channel.get_state(try_to_connect)
         return state
 
     async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
-        """Of the present channel."""
+        """Wait for a change of the present channel."""
         await self._generations.now.channel.wait_for_state_change(last_observed_state)
 
     async def channel_ready(self) -> None:

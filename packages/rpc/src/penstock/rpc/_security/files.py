@@ -40,7 +40,7 @@ def _stamp(file: Path) -> tuple[int, int, int, int] | None:
 
 
 def read_file(path: Path | None, option: str) -> bytes | None:
-    """The content; None where there is no file to read.
+    """The content; None without a path.
 
     Raises:
         RpcOptionError: it cannot be read; names the option.

@@ -1,4 +1,4 @@
-"""Who may do what: a TOML file of principals, and the decisions that it leads to.
+"""Rights of callers: a TOML file of principals, and the decisions that follow from it.
 
 ```toml
 [[principal]]
@@ -53,14 +53,14 @@ _ERRORS = metrics.get_meter("penstock.rpc").create_counter(
 
 @dataclass(frozen=True, kw_only=True)
 class Principal:
-    """Somebody who calls, and what it may do. Globs are those of a shell, and match whole names."""
+    """A caller and its rights. Globs work as in a shell, and match whole names."""
 
     name: str
     """For logs, errors and the audit log. Also part of what its leases and sessions are kept under."""
     token_sha256: frozenset[str] = field(default=frozenset(), repr=False)
     """SHA-256, in hexadecimal, of the tokens of which it sends one. None: it sends no token."""
     certificate: frozenset[str] = frozenset()
-    """Alternative names (DNS, URI, address) of which the client's certificate has one. None: any certificate, or none.
+    """Alternative names (DNS, URI, address) of which the client's certificate has one. Empty: none is needed.
 
     With tokens and certificates both are needed.
     """
@@ -107,7 +107,7 @@ class Principal:
         return f"{self._may_not(what)}: write admin = true {where} of the file of principals"
 
     def may_use(self, kind: str, value: str) -> str | None:
-        """Why a resource is refused; None if it is not. The value `*` stands for all of the kind."""
+        """Why a resource is refused; None if it is not. The value `*` means all resources of the kind."""
         if self.is_everybody:
             return None
         globs: tuple[str, ...] = getattr(self, kind)
@@ -150,7 +150,7 @@ class Principal:
 
 
 def everybody(name: str) -> Principal:
-    """Whoever gets in where there are no principals: may do all."""
+    """The caller of a server without principals, which may do everything."""
     return Principal(name=name, admin=True, is_everybody=True)
 
 
@@ -161,7 +161,7 @@ def _matches(value: str, globs: Iterable[str]) -> bool:
 
 
 def _job_names(value: str) -> list[str]:
-    """The id, and what stands in it before a `/` or `@`: a query's session has its streams there, a run its number."""
+    """The id, and its parts before each `/` or `@`: a query's session has its streams behind it, a run its number."""
     return [value, *(value[: found.start()] for found in re.finditer("[/@]", value))]
 
 
@@ -306,13 +306,13 @@ class PrincipalsFile:
         return None if found.is_valid(datetime.now(UTC)) else "the bearer token has expired"
 
     def find(self, token: str, names: Iterable[str]) -> Principal | str:
-        """Who sends a token, and shows a certificate of these alternative names; or why it is refused."""
+        """The caller with a token and a certificate of these alternative names; or why it is refused."""
         names = set(names)
         if not token:
             book = self._file.value().by_certificate
             found = next((book[name] for name in sorted(names) if name in book), None)
             if found is None:
-                return "the bearer token is missing, and the client's certificate is not that of a principal"
+                return "the bearer token is missing, and no principal has the client's certificate"
             return found if found.is_valid(datetime.now(UTC)) else f"principal {found.name!r} has expired"
         refusal = self.knows(token)
         if refusal is not None:
@@ -325,7 +325,7 @@ class PrincipalsFile:
         return found
 
     def by_token(self, token: str) -> Principal | None:
-        """Whose token it is, before the certificate is looked at; None if nobody's, or expired."""
+        """The principal of a token, before the certificate is checked; None if the token is unknown or has expired."""
         return self._of(token) if token and self.knows(token) is None else None
 
     def _of(self, token: str) -> Principal | None:

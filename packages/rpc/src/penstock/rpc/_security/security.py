@@ -50,7 +50,7 @@ class ServerCertificates:
     """What a server shows and demands in the next handshake.
 
     New files are taken over when they fit together: while only the certificate or only the key is new, or a file is
-    half written, handshakes go on with what was. Connections that are open keep what they began with.
+    half written, handshakes use the old files. Connections that are open keep what they began with.
     """
 
     def __init__(self, certificate: Path, key: Path, client_authority: Path | None) -> None:
@@ -106,11 +106,11 @@ def _check_token(token: str | None, token_file: Path | None) -> None:
 class ClientSecurity:
     """How a client proves itself and checks the server. By default plain text without a token.
 
-    Files are read when a channel is opened, and again when they have changed: no channel has to be opened anew.
+    Files are read when a channel is opened, and again when they have changed: channels need not be opened again.
     """
 
     ca_file: Path | None = None
-    """PEM of the authority that signed the server's certificate. Turns TLS on. Default: those of gRPC."""
+    """PEM of the authority that signed the server's certificate. Turns TLS on. Default: gRPC's authorities."""
     ca_certificates: bytes | None = None
     """PEM of that authority itself, for processes on machines that have no such file. Turns TLS on."""
     server_name: str | None = None
@@ -197,7 +197,7 @@ class ClientSecurity:
 class ServerSecurity:
     """What a server demands. By default nothing: it listens on loopback only.
 
-    Files are read again when they have changed: those of TLS at the next connection, tokens at the next call.
+    Changed files are read again: files of TLS at the next connection, files of tokens at the next call.
     """
 
     certificate_file: Path | None = None

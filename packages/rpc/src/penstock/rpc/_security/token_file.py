@@ -42,7 +42,7 @@ class Token:
     value: str = field(repr=False)
     """The secret."""
     expires: datetime | None = None
-    """When it is no longer taken; None: never."""
+    """When it expires; None: never."""
 
     def is_valid(self, now: datetime) -> bool:
         """Whether it has not expired."""

@@ -67,9 +67,9 @@ def _deserializer(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]
 
 
 def _handler(call: Callable[[Any, Any], Awaitable[None]], of: Any = None) -> grpc.RpcMethodHandler[Any, Any]:
-    """A handler that reads a message only when the call asks for it, and writes its answers by itself.
+    """A handler that reads a message only when the call asks for it, and writes its answers directly.
 
-    All kinds of calls are alike on the wire. A call that writes by itself ends in the task in which it began, also
+    All kinds of calls are alike on the wire. A call that writes directly ends in the task in which it began, also
     when it is cancelled while it writes.
     """
 
@@ -205,7 +205,7 @@ class Access(grpc.aio.ServerInterceptor):
         return caller.may_call(rules.service, rules.name, needs_admin=rules.needs_admin) if rules.service else None
 
     def find(self, context: Any) -> Principal | str:
-        """Who calls, or why the caller is refused."""
+        """The caller, or why it is refused."""
         names = context.auth_context().get("x509_subject_alternative_name", ())
         return self.callers.find(
             token_of(context.invocation_metadata()), [name.decode(errors="replace") for name in names]

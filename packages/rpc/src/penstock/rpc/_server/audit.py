@@ -63,8 +63,8 @@ class _Room:
 class AuditLog:
     """Writes lines to a file, which only its owner can read, or to standard output. Safe to use from several threads.
 
-    A file that was moved away, as by logrotate, is made anew. Where a line cannot be written the log of the service
-    says so, and calls go on.
+    A file that was moved away, as by logrotate, is created again. If a line cannot be written, the log of the service
+    says so, and calls are still answered.
 
     Args:
         place: path of the file, or `-` for standard output.

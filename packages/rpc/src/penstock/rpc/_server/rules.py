@@ -266,7 +266,7 @@ class CallRules:
         return refused or next(filter(None, (caller.may_use(kind, name) for kind, name in used)), None)
 
     def take_as_own(self, caller: Principal, request: Any) -> None:
-        """Put the caller's own ids in the place of those in the request. An admin may name that of another."""
+        """Replace the ids in the request by the caller's own ids. An admin may name the id of another principal."""
         for message, name in () if caller.is_everybody else self._request.own_ids([request]):
             given = getattr(message, name)
             if given and not (caller.admin and _OWNER.fullmatch(given)):

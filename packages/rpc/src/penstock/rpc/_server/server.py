@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # no stubs published
     """Says whether services serve. For one event loop.
 
-    Not gRPC's own servicer: its `Watch` writes by itself, which interceptors of streams cannot stand, and holds a lock
+    Not gRPC's own servicer: its `Watch` writes directly, which interceptors of streams do not support, and holds a lock
     meanwhile, so that a client that reads nothing would keep the others from their news and the server from its end.
 
     Args:
@@ -52,7 +52,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # no stubs 
     async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> health_pb2.HealthCheckResponse:
         """Whether a service serves; NOT_FOUND for one that is not here."""
         if request.service not in self._services:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such service here")
+            await context.abort(grpc.StatusCode.NOT_FOUND, "the server does not have this service")
         return self._answer()
 
     async def Watch(
@@ -73,7 +73,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # no stubs 
 
 
 MAX_SOCKET_PATH_BYTES = 100
-"""Of a socket's path: Linux takes 107 of them, macOS 103."""
+"""Longest path of a socket: Linux allows 107 bytes, macOS 103."""
 _PATIENCE_SECONDS = 1.0
 
 
@@ -111,7 +111,7 @@ def listen_on_socket(server: grpc.aio.Server, path: Path, credentials: grpc.Serv
     endpoint = f"unix:{path}"
     if is_answered(path):
         raise ServerStartError(endpoint, "another server listens there: choose another path")
-    # Of the whole process: a file or folder that another thread makes now is this user's alone, too. A mode that is set
+    # The mask applies to the whole process: files that other threads create now are private, too. A mode that is set
     # after the socket is there would let others in before.
     before = os.umask(0o077)
     try:
@@ -288,7 +288,7 @@ class GrpcServer:
                 # Half of the clients' interval: a ping that is a moment early is not an offence.
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
                 ("grpc.keepalive_permit_without_calls", 1),
-                # Who connects and says nothing is gone after that; gRPC itself would wait for two minutes.
+                # Clients that connect and say nothing are disconnected after this time; gRPC's default is two minutes.
                 ("grpc.server_handshake_timeout_ms", 20_000),
                 ("grpc.max_allowed_incoming_connections", settings.max_connections),
                 ("grpc.max_concurrent_streams", settings.max_streams_per_connection),

@@ -1,4 +1,4 @@
-"""Who calls: the token and the certificate of a call."""
+"""Callers, by the token and the certificate of a call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SCHEME = "Bearer "
 
 
 class Callers:
-    """Who calls, by token and certificate. A changed file counts from the next call on.
+    """Callers by token and certificate. A changed file counts from the next call on.
 
     Args:
         security: what the server demands.
@@ -65,7 +65,7 @@ class Callers:
         return None if self._principals is None else self._principals.by_token(token)
 
     def find(self, token: str, names: Iterable[str]) -> Principal | str:
-        """Who sends a token and shows a certificate of these names; or why it is refused."""
+        """The caller with a token and a certificate of these names; or why it is refused."""
         if self._principals is not None:
             return self._principals.find(token, names)
         if self.wants_token:

@@ -89,7 +89,7 @@ def _consumer_row(consumer: Consumer, stream: str) -> Row:
         registration,
         age(consumer.age_seconds),
         _cost(consumer, 1, 3),
-        # Paid for as long as it is registered, also by nobody: seen per month, it is worth a look.
+        # AWS charges for a consumer while it is registered, also if no job reads by it.
         _cost(consumer, MONTH_HOURS, 2),
     ]
     return Row(cells, {**asdict(consumer), "cost_per_month_usd": _per_month(consumer)})
@@ -144,8 +144,8 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     _add_stream_option(garbage)
     garbage.add_argument("--dry-run", action="store_true", help="only show the consumers that no lease holds")
     release = commands.add_parser("release", help="end the lease on a consumer, whoever holds it")
-    release.add_argument("--force", action="store_true", help="needed: the holder is told to stop reading")
-    adopt = commands.add_parser("adopt", help="make an existing registration ours, to be ended when nobody leases it")
+    release.add_argument("--force", action="store_true", help="needed: the holder has to stop reading")
+    adopt = commands.add_parser("adopt", help="make an existing registration ours, to be ended when no job leases it")
     for command in (release, adopt):
         command.add_argument("stream", help="name of the stream, or its ARN")
         command.add_argument("consumer", help="name of the consumer")
@@ -226,7 +226,7 @@ def _add_stream_option(parser: argparse.ArgumentParser) -> None:
 
 def _released(lease: Lease | None, consumer: str) -> str:
     if lease is None:
-        return f"nobody holds {consumer}"
+        return f"no job holds {consumer}"
     left = age(lease.time_to_live_seconds)
     return f"released {consumer}: {lease.job_id} held it by token {lease.fencing_token}, for another {left}"
 

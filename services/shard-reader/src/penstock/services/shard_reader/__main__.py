@@ -69,7 +69,7 @@ def _look(arguments: argparse.Namespace, prog: str) -> int:
     except (AwsError, EfoConsumerError, RegistrationError) as error:
         return _refuse(describe_by_flag(error, arguments, KIND.prefix, **_FLAGS), _code_of(error), prog)
     except (KeyboardInterrupt, BrokenPipeError):
-        # Who looks stops looking when it is enough. What is left in the buffer has nowhere to go at exit.
+        # A user may end the command at any time. What is left in the buffer has nowhere to go at exit.
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -18,7 +18,7 @@ from penstock.rpc.service import ServiceKind
 _MAX_REQUEST_BYTES: Final = 16 * 1024 * 1024
 """No records come in with a request."""
 KIND: Final = ServiceKind("reader", (AwsError, EfoConsumerError))
-# Callers of a service come and go without a word; their subscriptions must not stay for good.
+# Callers can go away without closing their sessions; their subscriptions must not stay open.
 _DEFAULTS: Final = ReaderConfig(session_timeout=timedelta(hours=1))
 
 
@@ -37,7 +37,7 @@ _CONFIG: Final = (
     _seconds("idle_offset_interval", "seconds between two positions that moved without a record"),
     _seconds("promise_grace", "seconds that promised records wait in memory for their reader when room is short"),
     _seconds("range_deadline", "seconds that reading a range again may stand still"),
-    _seconds("session_timeout", "seconds after which a session that nobody calls is ended, 0 for never"),
+    _seconds("session_timeout", "seconds after which a session without calls is ended, 0 for never"),
 )
 """Settings that a `ReaderConfig` has by the same names."""
 _OTHERS: Final = (

@@ -233,7 +233,7 @@ def _json_text(data: bytes) -> str:
     """
     text = data.decode(json.detect_encoding(data), "surrogatepass")
     json.loads(text, parse_int=str, parse_float=str, parse_constant=_refuse_constant)
-    # Ends of lines stand between values alone, and other characters than those of ASCII in strings alone.
+    # Line ends can only be between values, and characters beyond ASCII only in strings.
     on_a_line = re.sub(r"[\r\n]\s*", " ", text.strip())
     return re.sub(r"[^\x00-\x7f]+", lambda found: json.dumps(found[0])[1:-1], on_a_line)
 

@@ -127,7 +127,7 @@ async def gateway_server(settings: GatewaySettings) -> AsyncIterator[GrpcServer]
 
 
 def checked_settings(arguments: Namespace) -> GatewaySettings:
-    """The settings, tried: limits against the services' own, and AWS as far as that needs no call of the services.
+    """The settings, tried: limits against the limits of the services, and AWS without any call of the services.
 
     Raises:
         RpcOptionError: a setting is wrong; the error names it.

@@ -31,7 +31,7 @@ _SINK: Final = (
 _LARGEST_RECORD: Final = 10 * 1024 * 1024
 _STRATEGIES: Final = ("shards", "aimd", "none")
 _RATES: Final = (
-    Setting("rate_strategy", "how each rate is found: shards (if not given), aimd or none", choices=_STRATEGIES),
+    Setting("rate_strategy", "how each rate is found: shards (default), aimd, none", choices=_STRATEGIES),
     Setting("rate_target", "what aimd limits: messages (if not given) or requests", choices=("messages", "requests")),
     _positive("initial_rate", "where aimd starts; at --rate-threshold if not given"),
     _positive("increase_rate", "what a success adds to aimd's limit; 10 if not given"),
@@ -87,7 +87,7 @@ class GatewaySettings:
     max_destinations: int = 1_000
     """Destinations that are served at a time."""
     destination_idle_seconds: float = 600.0
-    """Seconds after which a destination that nobody needs is closed."""
+    """Seconds after which an unused destination is closed."""
     max_client_weight: int = 16
     """The most that a client's share of the turns may count."""
 

@@ -103,7 +103,7 @@ class Rates:
         return self._at is None
 
     def add(self, destinations: Sequence[pb.DestinationStats], now: float) -> dict[tuple[str, str], dict[str, float]]:
-        """Rates since the last look, by kind and name. A gateway that was started anew counts from zero."""
+        """Rates since the last look, by kind and name. A restarted gateway counts from zero."""
         seconds = now - self._at if self._at is not None else 0.0
         rates = {}
         for one in destinations:
@@ -122,7 +122,7 @@ class Rates:
 def stats_table(destinations: Sequence[pb.DestinationStats], rates: dict[tuple[str, str], dict[str, float]]) -> Table:
     """A row per destination; the bar is what is in flight, against the limit."""
     rows = [_row(one, rates[one.kind, one.destination]) for one in destinations]
-    return Table(columns=_COLUMNS, rows=rows, empty="no destinations yet: nobody has written through this gateway")
+    return Table(columns=_COLUMNS, rows=rows, empty="no destinations yet: no client has written through this gateway")
 
 
 def _row(one: pb.DestinationStats, rates: dict[str, float]) -> Row:

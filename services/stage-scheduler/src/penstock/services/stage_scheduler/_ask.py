@@ -199,5 +199,5 @@ class _Printer:
 
 
 def _essence(progress: StageProgress) -> tuple[object, ...]:
-    """What makes a change: not that time goes on."""
+    """What counts as a change. Time that passes does not."""
     return progress.state, progress.attempts, progress.error, progress.rows, progress.size_bytes

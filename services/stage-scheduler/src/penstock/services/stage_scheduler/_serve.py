@@ -81,5 +81,5 @@ async def stage_scheduler_server(settings: StagesSettings) -> AsyncIterator[Grpc
                 # Before the server drains: a watch of a live job would keep it waiting for its whole grace period.
                 await scheduler.close()
     finally:
-        # Also when the address could not be bound: the store's file is let go. May be repeated.
+        # Also when the address could not be bound: the store's file is closed. May be repeated.
         await scheduler.close()

@@ -18,8 +18,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class AwsLocation(_message.Message):
-    """Where one side reaches AWS, as far as it knows. Both sides must mean the same place: a stream of the same name in another region,
-    account or emulator is another stream.
+    """Where one side reaches AWS. Fields that the side does not know are empty. Both sides must mean the same place: a stream of the same
+    name in another region, account or emulator is another stream.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

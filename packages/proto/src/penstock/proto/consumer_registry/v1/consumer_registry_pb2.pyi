@@ -4,7 +4,7 @@ isort:skip_file
 Leases on Kinesis stream consumers.
 
 A job that reads by enhanced fan-out leases a (stream ARN, consumer name) from the registry. The registry registers the consumer
-with Kinesis when nobody has, and deregisters it when the last lease is gone, if and only if the registration was its own.
+with Kinesis if it does not exist. When the last lease is gone, the registry deregisters a consumer that it registered itself.
 """
 
 from collections import abc as _abc
@@ -206,7 +206,7 @@ class AcquireRequest(_message.Message):
     stream_arn: _builtins.str
     """ARN of the stream, to which the lease will belong. Looked up by name when empty."""
     consumer_name: _builtins.str
-    """Name of the consumer, 1 to 128 characters of [a-zA-Z0-9_.-]. Required unless the strategy is none."""
+    """Name of the consumer, 1 to 128 characters of [a-zA-Z0-9_.-]. Not needed with the strategy NONE."""
     job_id: _builtins.str
     """Identity of the job. Required."""
     strategy: Global___RegistrationStrategy.ValueType
@@ -224,7 +224,7 @@ class AcquireRequest(_message.Message):
     job has the consumer, or when an operator ended the lease.
     """
     claim: _builtins.str
-    """Chosen by the caller, anew for each run of the job: what asks again by the same claim is not a later run. `NAME/RUN` is by a name
+    """Chosen by the caller for each run of the job: a call that repeats the claim belongs to the same run. `NAME/RUN` contains a name
     that outlives the runs: a later run of that name is the same job, by whatever job id.
     """
     wait_seconds: _builtins.float
@@ -433,7 +433,7 @@ class ListConsumersRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     stream_name: _builtins.str
-    """Only those of streams of this name, in whatever account and region, or of the stream of this ARN; of all streams when empty."""
+    """Lists only consumers of streams of this name, in any account and region, or of the stream of this ARN. Lists all when empty."""
     with_state: _builtins.bool
     """Whether to ask Kinesis for the state and the cost of each: two calls per stream of the page."""
     page_size: _builtins.int
@@ -485,14 +485,14 @@ class Consumer(_message.Message):
     state: Global___ConsumerState.ValueType
     """On request only."""
     held_seconds: _builtins.float
-    """Seconds since the holder acquired its lease, by whatever token; 0 when nobody holds it."""
+    """Seconds since the holder acquired its lease, by any token; 0 when no job holds it."""
     cost_per_hour_usd: _builtins.float
     """US dollars that the registration costs per hour, by the registry's price of a consumer-shard hour. Absent when unknown."""
     stream_arn: _builtins.str
     """ARN of the stream."""
     @_builtins.property
     def lease(self) -> Global___Lease:
-        """The holder's lease; absent when nobody holds it."""
+        """The holder's lease; absent when no job holds it."""
 
     def __init__(
         self,
@@ -581,7 +581,7 @@ class ForceReleaseResponse(_message.Message):
     LEASE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def lease(self) -> Global___Lease:
-        """The lease that was ended, with the time that it would have lived; absent when nobody held the consumer."""
+        """The lease that was ended, with the time that it would have lived; absent when no job held the consumer."""
 
     def __init__(
         self,

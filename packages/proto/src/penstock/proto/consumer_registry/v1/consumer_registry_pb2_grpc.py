@@ -119,7 +119,7 @@ class ConsumerRegistryServiceServicer:
 
     def AdoptConsumer(self, request, context):
         """Makes an existing registration the registry's own: it is ended like one that the registry made, that is after the grace period
-        when nobody leases it. NOT_FOUND when Kinesis does not know the consumer.
+        when no job leases it. NOT_FOUND when Kinesis does not know the consumer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

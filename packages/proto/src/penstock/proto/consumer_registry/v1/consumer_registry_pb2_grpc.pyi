@@ -4,7 +4,7 @@ isort:skip_file
 Leases on Kinesis stream consumers.
 
 A job that reads by enhanced fan-out leases a (stream ARN, consumer name) from the registry. The registry registers the consumer
-with Kinesis when nobody has, and deregisters it when the last lease is gone, if and only if the registration was its own.
+with Kinesis if it does not exist. When the last lease is gone, the registry deregisters a consumer that it registered itself.
 """
 
 from collections import abc as _abc
@@ -56,7 +56,7 @@ class ConsumerRegistryServiceStub:
     """
     AdoptConsumer: _grpc.UnaryUnaryMultiCallable[_consumer_registry_pb2.AdoptConsumerRequest, _consumer_registry_pb2.AdoptConsumerResponse]
     """Makes an existing registration the registry's own: it is ended like one that the registry made, that is after the grace period
-    when nobody leases it. NOT_FOUND when Kinesis does not know the consumer.
+    when no job leases it. NOT_FOUND when Kinesis does not know the consumer.
     """
     CollectGarbage: _grpc.UnaryUnaryMultiCallable[_consumer_registry_pb2.CollectGarbageRequest, _consumer_registry_pb2.CollectGarbageResponse]
     """Finds the consumers that exist but that no lease holds, and deregisters those that are the registry's own, without waiting for the
@@ -87,7 +87,7 @@ class ConsumerRegistryServiceAsyncStub(ConsumerRegistryServiceStub):
     """
     AdoptConsumer: _aio.UnaryUnaryMultiCallable[_consumer_registry_pb2.AdoptConsumerRequest, _consumer_registry_pb2.AdoptConsumerResponse]  # type: ignore[assignment]
     """Makes an existing registration the registry's own: it is ended like one that the registry made, that is after the grace period
-    when nobody leases it. NOT_FOUND when Kinesis does not know the consumer.
+    when no job leases it. NOT_FOUND when Kinesis does not know the consumer.
     """
     CollectGarbage: _aio.UnaryUnaryMultiCallable[_consumer_registry_pb2.CollectGarbageRequest, _consumer_registry_pb2.CollectGarbageResponse]  # type: ignore[assignment]
     """Finds the consumers that exist but that no lease holds, and deregisters those that are the registry's own, without waiting for the
@@ -151,7 +151,7 @@ class ConsumerRegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_consumer_registry_pb2.AdoptConsumerResponse, _abc.Awaitable[_consumer_registry_pb2.AdoptConsumerResponse]]:
         """Makes an existing registration the registry's own: it is ended like one that the registry made, that is after the grace period
-        when nobody leases it. NOT_FOUND when Kinesis does not know the consumer.
+        when no job leases it. NOT_FOUND when Kinesis does not know the consumer.
         """
 
     @_abc_1.abstractmethod

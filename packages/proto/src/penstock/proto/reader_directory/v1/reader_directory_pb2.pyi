@@ -3,7 +3,7 @@
 isort:skip_file
 Where the shard readers inside drivers are, and how they fare, for people who look: the registry serves it beside its leases.
 
-A query without a shard-reader service has its reader in its driver, where nobody would know of it. It announces itself here for as
+A query without a shard-reader service has its reader in its driver, where other programs would not find it. It announces itself here for as
 long as it lives. What is announced is kept in memory only: it is there again within one interval after a restart of the service.
 """
 
@@ -40,7 +40,7 @@ class Reader(_message.Message):
     CONDITION_FIELD_NUMBER: _builtins.int
     WORST_SHARDS_FIELD_NUMBER: _builtins.int
     reader_id: _builtins.str
-    """Random, chosen by the reader anew for each run."""
+    """Random, chosen by the reader for each run."""
     address: _builtins.str
     """`host:port` of its gRPC server, chosen by the driver; it serves penstock.proto.shard_reader.v1.ShardReaderService."""
     view_token: _builtins.str
@@ -58,14 +58,14 @@ class Reader(_message.Message):
     millis_behind_latest: _builtins.int
     """The largest lag of its shards in milliseconds; -1 when unknown."""
     condition: _builtins.str
-    """Condition of the shard with the most trouble, in words."""
+    """Condition of the shard with the most trouble, as text."""
     @_builtins.property
     def stream_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names or ARNs of the streams that it reads."""
 
     @_builtins.property
     def worst_shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReaderShard]:
-        """Of a reader on an executor, which is not asked: those of its shards that are in trouble or furthest behind, at most 20."""
+        """For a reader on an executor, which does not list sessions: the shards that are in trouble or furthest behind, at most 20."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class ReaderShard(_message.Message):
     since_millis: _builtins.int
     """Since when, in milliseconds since 1970-01-01T00:00:00Z; 0 if unknown."""
     cause: _builtins.str
-    """Why, in words; empty where there is nothing to say."""
+    """Why, as text; empty if there is no reason."""
     def __init__(
         self,
         *,

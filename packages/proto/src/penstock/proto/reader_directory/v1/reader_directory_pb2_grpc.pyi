@@ -3,7 +3,7 @@
 isort:skip_file
 Where the shard readers inside drivers are, and how they fare, for people who look: the registry serves it beside its leases.
 
-A query without a shard-reader service has its reader in its driver, where nobody would know of it. It announces itself here for as
+A query without a shard-reader service has its reader in its driver, where other programs would not find it. It announces itself here for as
 long as it lives. What is announced is kept in memory only: it is there again within one interval after a restart of the service.
 """
 

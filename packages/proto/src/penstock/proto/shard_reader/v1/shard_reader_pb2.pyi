@@ -94,7 +94,7 @@ class _ShardStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ShardState
     SHARD_STATE_RESUBSCRIBING: _ShardState.ValueType  # 5
     """Its subscription ended, and the next one has brought nothing yet."""
     SHARD_STATE_STARVED: _ShardState.ValueType  # 6
-    """It is left unread: the buffers are full, as nobody takes what they hold."""
+    """It is left unread: the buffers are full, because the caller does not fetch their records."""
     SHARD_STATE_STUCK: _ShardState.ValueType  # 7
     """It gives neither records nor the shards that continue it."""
     SHARD_STATE_ENDED: _ShardState.ValueType  # 8
@@ -117,7 +117,7 @@ SHARD_STATE_REFUSED: ShardState.ValueType  # 4
 SHARD_STATE_RESUBSCRIBING: ShardState.ValueType  # 5
 """Its subscription ended, and the next one has brought nothing yet."""
 SHARD_STATE_STARVED: ShardState.ValueType  # 6
-"""It is left unread: the buffers are full, as nobody takes what they hold."""
+"""It is left unread: the buffers are full, because the caller does not fetch their records."""
 SHARD_STATE_STUCK: ShardState.ValueType  # 7
 """It gives neither records nor the shards that continue it."""
 SHARD_STATE_ENDED: ShardState.ValueType  # 8
@@ -212,7 +212,7 @@ class StreamPositions(_message.Message):
     """When Kinesis created the stream, in milliseconds since 1970-01-01T00:00:00Z; 0 if unknown."""
     @_builtins.property
     def shards(self) -> _containers.MessageMap[_builtins.str, Global___ShardPosition]:
-        """One entry per shard id. A shard appears when all of its parents stand at SHARD_END."""
+        """One entry per shard id. A shard appears when all of its parents are at SHARD_END."""
 
     def __init__(
         self,
@@ -286,9 +286,9 @@ class OpenRequest(_message.Message):
     record_publisher: Global___RecordPublisherType.ValueType
     """Enhanced fan-out when unspecified."""
     named_shards_only: _builtins.bool
-    """Follow exactly the shards that the caller names, never their children by itself: the caller spreads shards over several readers."""
+    """Follow exactly the shards that the caller names, and do not follow their children automatically: the caller spreads shards over several readers."""
     session_seconds: _builtins.float
-    """Seconds after which a session that nobody called is ended, at most a day; zero leaves it to the reader."""
+    """Seconds after which a session without calls is ended, at most a day; zero leaves it to the reader."""
     fail_on_data_loss: _builtins.bool
     """Whether records that the stream no longer holds are an error, instead of counted and skipped; the reader's own setting where absent."""
     retry_patience_seconds: _builtins.float
@@ -296,14 +296,14 @@ class OpenRequest(_message.Message):
     where absent.
     """
     epoch: _builtins.int
-    """Number of the caller's run, where an earlier Open of this reader or another gave it one: joins the session, or makes it anew after a
+    """Number of the caller's run, where an earlier Open of this reader or another gave it one: joins the session, or opens it again after a
     restart of the reader. ABORTED if a newer run has it. Zero for a new run, which gets a number and has the session from then on: only
     for callers that never repeat the call, because a repetition is another run. Others ask with `number_only` first.
     """
     after_epoch: _builtins.int
     """For a new run: the newest number that the caller's checkpoint knows. The new one is larger."""
     owner: _builtins.str
-    """Who calls, in words for people: host and process. A predecessor is told who took over."""
+    """Host and process of the caller, for people. The error of a predecessor names it."""
     number_only: _builtins.bool
     """Only gives the number of a new run, and changes nothing: the caller opens with it as `epoch`. However often and late the reader handles
     either call, the run has one number.
@@ -450,7 +450,7 @@ class OpenResponse(_message.Message):
     DEAGGREGATES_FIELD_NUMBER: _builtins.int
     KEEPS_ALL_USER_RECORDS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
-    """Number of the caller's run: larger than those of the runs before it that the reader has seen or was told of, and at least the time of
+    """Number of the caller's run: larger than the numbers of all earlier runs that the reader knows, and at least the time of
     the service. Later calls carry it, also to other readers; an older one is refused with ABORTED.
     """
     deaggregates: _builtins.bool
@@ -830,7 +830,7 @@ class ShardRange(_message.Message):
     """Id of the shard, chosen by Kinesis."""
     created_millis: _builtins.int
     """When Kinesis created the stream, in milliseconds since 1970-01-01T00:00:00Z; 0 if unknown. A stream that was created at
-    another time is another one, and the range is none of its.
+    another time is another stream, which does not contain the range.
     """
     @_builtins.property
     def after(self) -> Global___ShardPosition:
@@ -1128,7 +1128,7 @@ class ShardCondition(_message.Message):
     since_millis: _builtins.int
     """Since when, in milliseconds since 1970-01-01T00:00:00Z, by the clock of Kinesis; 0 if unknown."""
     cause: _builtins.str
-    """Why, in words; empty where there is nothing to say."""
+    """Why, as text; empty if there is no reason."""
     is_guess: _builtins.bool
     """Whether the service does not say where the tip is, so that `caught up` is a guess. Kinesis always says it."""
     def __init__(
@@ -1225,7 +1225,7 @@ class Session(_message.Message):
     idle_seconds: _builtins.float
     """Seconds since the last call, by the reader's clock; 0 while one waits for an answer."""
     time_to_live_seconds: _builtins.float
-    """Seconds after which it is ended if nobody calls. Absent when it never is."""
+    """Seconds after which it is ended without a call. Absent when it never is."""
     shard_count: _builtins.int
     """Shards that are or were read."""
     owner: _builtins.str

@@ -241,7 +241,7 @@ Global___WriteRequest: _TypeAlias = WriteRequest  # noqa: Y015
 @_typing.final
 class Credit(_message.Message):
     """What the client may send on top of what it has sent. The first one is all that the client may have without an answer: a batch that
-    is larger can never be sent. An empty one says that the destination goes on, while a batch has no answer yet, or while the client
+    is larger can never be sent. An empty one says that the destination keeps working, while a batch has no answer yet, or while the client
     waits for its first credits behind what others have left, if its hello says that it takes that.
     """
 
@@ -295,7 +295,7 @@ Global___Acknowledgement: _TypeAlias = Acknowledgement  # noqa: Y015
 
 @_typing.final
 class FailedEntry(_message.Message):
-    """An entry that the destination did not accept for good."""
+    """An entry that the destination rejected permanently."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -325,7 +325,7 @@ Global___FailedEntry: _TypeAlias = FailedEntry  # noqa: Y015
 
 @_typing.final
 class Failure(_message.Message):
-    """A batch of which entries failed for good; the others were accepted."""
+    """A batch of which entries failed permanently; the others were accepted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -464,9 +464,9 @@ class DestinationStats(_message.Message):
     queued_entries: _builtins.int
     """Entries that wait for their client's turn."""
     rejected: _builtins.int
-    """Entries given up since the start because the destination refused them, for good or too often."""
+    """Entries dropped since the start because the destination refused them, permanently or too often."""
     expired: _builtins.int
-    """Entries given up since the start because their time to live was over."""
+    """Entries dropped since the start because their time to live was over."""
     dead_lettered: _builtins.int
     """Entries since the start that a dead letter handler has taken."""
     retried: _builtins.int
@@ -476,7 +476,7 @@ class DestinationStats(_message.Message):
     held_seconds: _builtins.float
     """Seconds for which the oldest entry without an acknowledgement has kept the others waiting; 0 if none has for 5 s."""
     held_reason: _builtins.str
-    """What that entry waits for, such as `answer`, `back_off`, `lane` or `rate`; empty if there is none."""
+    """What that entry waits for, such as `answer`, `back_off`, `lane` or `rate`; empty without such an entry."""
     held_attempts: _builtins.int
     """How often that entry was submitted."""
     held_error_code: _builtins.str

@@ -3,7 +3,7 @@
 isort:skip_file
 Plans of staged jobs, and how far they have come.
 
-A driver submits a job graph and gets the stages. It reports what happens to them and is told which stages may be deployed;
+A driver submits a job graph and gets the stages. It reports what happens to them, and learns which stages may be deployed;
 anybody can watch.
 """
 
@@ -174,7 +174,7 @@ class _CyclicRegionsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CyclicR
     CYCLIC_REGIONS_HAND_OVER: _CyclicRegions.ValueType  # 3
     """Do bounded vertices once, and hand their records over by blocking edges."""
     CYCLIC_REGIONS_PER_RESULT: _CyclicRegions.ValueType  # 4
-    """As READ_TWICE, and do bounded vertices again for each result that needs them, also where there is no circle."""
+    """As READ_TWICE, and do bounded vertices again for each result that needs them, also without a circle."""
 
 class CyclicRegions(_CyclicRegions, metaclass=_CyclicRegionsEnumTypeWrapper):
     """What to do with regions that would wait for each other in a circle."""
@@ -188,7 +188,7 @@ CYCLIC_REGIONS_MERGE: CyclicRegions.ValueType  # 2
 CYCLIC_REGIONS_HAND_OVER: CyclicRegions.ValueType  # 3
 """Do bounded vertices once, and hand their records over by blocking edges."""
 CYCLIC_REGIONS_PER_RESULT: CyclicRegions.ValueType  # 4
-"""As READ_TWICE, and do bounded vertices again for each result that needs them, also where there is no circle."""
+"""As READ_TWICE, and do bounded vertices again for each result that needs them, also without a circle."""
 Global___CyclicRegions: _TypeAlias = CyclicRegions  # noqa: Y015
 
 class _ClaimDecision:
@@ -487,7 +487,7 @@ class SubmitRequest(_message.Message):
     cyclic_regions: Global___CyclicRegions.ValueType
     """How circles between stages are untangled."""
     restart: _builtins.bool
-    """Begin anew: what happened to a job of this id is forgotten, and another graph may take its place."""
+    """Begin from the start: what happened to a job of this id is forgotten, and another graph may take its place."""
     @_builtins.property
     def graph(self) -> Global___JobGraph:
         """To be compiled."""
@@ -823,8 +823,8 @@ class ClaimRequest(_message.Message):
     fingerprint: _builtins.str
     """Names the result: the stage, its code and its data. Chosen by the driver."""
     owner: _builtins.str
-    """Names the driver, for people; behind the first `#` a secret of its own, which is told to nobody. Who knows the secret takes over at once
-    what the driver claimed, as after an answer that was lost; without one nobody does before the claim runs out.
+    """Names the driver, for people; behind the first `#` a secret, which is never shown. A driver that knows the secret takes over at once
+    what the driver claimed, as after an answer that was lost; without a secret no driver does before the claim runs out.
     """
     lease_seconds: _builtins.float
     """Seconds until the claim runs out if it is not renewed; zero leaves it to the scheduler."""
@@ -864,7 +864,7 @@ class ClaimResponse(_message.Message):
     decision: Global___ClaimDecision.ValueType
     """What the caller is to do."""
     token: _builtins.int
-    """Grows with each claim that is granted, by steps that cannot be guessed. Of the caller's claim or of the committed result's; zero where
+    """Grows with each claim that is granted, by steps that cannot be guessed. The token of the caller's claim or of the committed result; zero where
     another driver computes it.
     """
     owner: _builtins.str
@@ -1060,7 +1060,7 @@ Global___ReleaseClaimRequest: _TypeAlias = ReleaseClaimRequest  # noqa: Y015
 
 @_typing.final
 class ReleaseClaimResponse(_message.Message):
-    """The claim is given up."""
+    """The claim is released."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

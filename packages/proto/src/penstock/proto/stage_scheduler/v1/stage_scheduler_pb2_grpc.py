@@ -143,7 +143,7 @@ class StageSchedulerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Claim(self, request, context):
-        """Asks who computes the result of a stage: the caller, another driver, or nobody because it is there.
+        """Asks who computes the result of a stage: the caller, another driver, or neither because the result exists.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -3,7 +3,7 @@
 isort:skip_file
 Plans of staged jobs, and how far they have come.
 
-A driver submits a job graph and gets the stages. It reports what happens to them and is told which stages may be deployed;
+A driver submits a job graph and gets the stages. It reports what happens to them, and learns which stages may be deployed;
 anybody can watch.
 """
 
@@ -53,7 +53,7 @@ class StageSchedulerServiceStub:
     ListJobs: _grpc.UnaryUnaryMultiCallable[_stage_scheduler_pb2.ListJobsRequest, _stage_scheduler_pb2.ListJobsResponse]
     """All jobs that the scheduler knows."""
     Claim: _grpc.UnaryUnaryMultiCallable[_stage_scheduler_pb2.ClaimRequest, _stage_scheduler_pb2.ClaimResponse]
-    """Asks who computes the result of a stage: the caller, another driver, or nobody because it is there."""
+    """Asks who computes the result of a stage: the caller, another driver, or neither because the result exists."""
     RenewClaim: _grpc.UnaryUnaryMultiCallable[_stage_scheduler_pb2.RenewClaimRequest, _stage_scheduler_pb2.RenewClaimResponse]
     """Keeps a claim from running out while its stage is computed."""
     CommitClaim: _grpc.UnaryUnaryMultiCallable[_stage_scheduler_pb2.CommitClaimRequest, _stage_scheduler_pb2.CommitClaimResponse]
@@ -84,7 +84,7 @@ class StageSchedulerServiceAsyncStub(StageSchedulerServiceStub):
     ListJobs: _aio.UnaryUnaryMultiCallable[_stage_scheduler_pb2.ListJobsRequest, _stage_scheduler_pb2.ListJobsResponse]  # type: ignore[assignment]
     """All jobs that the scheduler knows."""
     Claim: _aio.UnaryUnaryMultiCallable[_stage_scheduler_pb2.ClaimRequest, _stage_scheduler_pb2.ClaimResponse]  # type: ignore[assignment]
-    """Asks who computes the result of a stage: the caller, another driver, or nobody because it is there."""
+    """Asks who computes the result of a stage: the caller, another driver, or neither because the result exists."""
     RenewClaim: _aio.UnaryUnaryMultiCallable[_stage_scheduler_pb2.RenewClaimRequest, _stage_scheduler_pb2.RenewClaimResponse]  # type: ignore[assignment]
     """Keeps a claim from running out while its stage is computed."""
     CommitClaim: _aio.UnaryUnaryMultiCallable[_stage_scheduler_pb2.CommitClaimRequest, _stage_scheduler_pb2.CommitClaimResponse]  # type: ignore[assignment]
@@ -154,7 +154,7 @@ class StageSchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _stage_scheduler_pb2.ClaimRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_stage_scheduler_pb2.ClaimResponse, _abc.Awaitable[_stage_scheduler_pb2.ClaimResponse]]:
-        """Asks who computes the result of a stage: the caller, another driver, or nobody because it is there."""
+        """Asks who computes the result of a stage: the caller, another driver, or neither because the result exists."""
 
     @_abc_1.abstractmethod
     def RenewClaim(
