@@ -183,4 +183,4 @@ def open_aio_channel(
             return grpc.aio.secure_channel(endpoint, credentials, options, interceptors=interceptors)
         return grpc.aio.insecure_channel(endpoint, options, interceptors=interceptors)
 
-    return RotatingAioChannel(security, open_one)
+    return cast("grpc.aio.Channel", RotatingAioChannel(security, open_one))

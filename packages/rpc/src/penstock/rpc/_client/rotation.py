@@ -73,24 +73,13 @@ class Method:
             self._made = made
         return made[1]
 
-    def _call(self, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Call it as a stub does."""
         options = {**dict(zip(_OPTIONS, arguments[1:], strict=False)), **options}
         if self._token is not None:
             authorization = ("authorization", f"Bearer {self._token()}")
             options["metadata"] = (*(options.get("metadata") or ()), authorization)
-        return self._channel.call(self, name, *arguments[:1], **options)
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        """Call it as a stub does."""
-        return self._call("__call__", arguments, options)
-
-    def with_call(self, *arguments: Any, **options: Any) -> Any:
-        """See `grpc.UnaryUnaryMultiCallable`."""
-        return self._call("with_call", arguments, options)
-
-    def future(self, *arguments: Any, **options: Any) -> Any:
-        """See `grpc.UnaryUnaryMultiCallable`."""
-        return self._call("future", arguments, options)
+        return self._channel.call(self, *arguments[:1], **options)
 
 
 def _of_kind(kind: str) -> Any:
@@ -135,7 +124,7 @@ class Generations:
         return Generation(self._open_one())
 
 
-class RotatingChannel(Methods, grpc.Channel):
+class RotatingChannel(Methods):
     """Calls go to the channel of the present files; those in progress end on theirs, which is closed thereafter."""
 
     def __init__(self, security: ClientSecurity, open_one: Callable[[], grpc.Channel]) -> None:
@@ -144,16 +133,15 @@ class RotatingChannel(Methods, grpc.Channel):
         self._lock = threading.Lock()
         self._retired: set[Generation] = set()
 
-    def call(self, method: Method, name: str, *arguments: Any, **options: Any) -> Any:
+    def call(self, method: Method, *arguments: Any, **options: Any) -> Any:
         """Make a call, or begin one, on the channel of the present files."""
         generation = self._begin()
-        lasts = name == "future" or method.kind.endswith("_stream")
         try:
-            call = getattr(method.on(generation), name)(*arguments, **options)
+            call = method.on(generation)(*arguments, **options)
         except BaseException:
             self._end(generation)
             raise
-        if lasts:
+        if method.kind.endswith("_stream"):
             call.add_done_callback(lambda _: self._end(generation))
         else:
             self._end(generation)
@@ -183,14 +171,6 @@ class RotatingChannel(Methods, grpc.Channel):
         for one in idle:
             one.channel.close()
 
-    def subscribe(self, callback: Any, try_to_connect: bool | None = False) -> None:
-        """Apply this to the present channel only."""
-        self._generations.now.channel.subscribe(callback, try_to_connect)
-
-    def unsubscribe(self, callback: Any) -> None:
-        """Apply this to the present channel only."""
-        self._generations.now.channel.unsubscribe(callback)
-
     def close(self) -> None:
         """Close all; calls in progress are cancelled."""
         with self._lock:
@@ -206,10 +186,7 @@ class RotatingChannel(Methods, grpc.Channel):
         self.close()
 
 
-# The published stubs make the multi-callables generic, which they are not at run time.
-
-
-class RotatingAioChannel(Methods, grpc.aio.Channel):
+class RotatingAioChannel(Methods):
     """Calls go to the channel of the present files; those in progress end on theirs, which is closed thereafter."""
 
     def __init__(self, security: ClientSecurity, open_one: Callable[[], grpc.aio.Channel]) -> None:
@@ -218,7 +195,7 @@ class RotatingAioChannel(Methods, grpc.aio.Channel):
         self._retired: set[Generation] = set()
         self._closing: set[asyncio.Task[None]] = set()
 
-    def call(self, method: Method, _: str, *arguments: Any, **options: Any) -> Any:
+    def call(self, method: Method, *arguments: Any, **options: Any) -> Any:
         """Begin a call on the channel of the present files."""
         ended = self._generations.renew()
         if ended is not None:
@@ -243,19 +220,6 @@ class RotatingAioChannel(Methods, grpc.aio.Channel):
             )
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
-
-    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
-        """The state of the present channel."""
-        state: grpc.ChannelConnectivity = self._generations.now.channel.get_state(try_to_connect)
-        return state
-
-    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
-        """Wait for a change of the present channel."""
-        await self._generations.now.channel.wait_for_state_change(last_observed_state)
-
-    async def channel_ready(self) -> None:
-        """Wait until the present channel is connected."""
-        await self._generations.now.channel.channel_ready()
 
     async def close(self, grace: float | None = None) -> None:
         """Close all; calls in progress get `grace` seconds."""

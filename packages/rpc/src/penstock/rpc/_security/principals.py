@@ -308,21 +308,18 @@ class PrincipalsFile:
     def find(self, token: str, names: Iterable[str]) -> Principal | str:
         """The caller with a token and a certificate of these alternative names; or why it is refused."""
         names = set(names)
-        if not token:
-            book = self._file.value().by_certificate
-            found = next((book[name] for name in sorted(names) if name in book), None)
-            if found is None:
-                return "the bearer token is missing, and no principal has the client's certificate"
-            return found if found.is_valid(datetime.now(UTC)) else f"principal {found.name!r} has expired"
-        refusal = self.knows(token)
-        if refusal is not None:
+        if token and (refusal := self.knows(token)) is not None:
             return refusal
-        found = self._of(token)
+        if token:
+            found = self._of(token)
+            if found is not None and found.certificate and not found.certificate & names:
+                return f"principal {found.name!r} needs its certificate too"
+            return found or "the bearer token is missing or wrong"
+        book = self._file.value().by_certificate
+        found = next((book[name] for name in sorted(names) if name in book), None)
         if found is None:
-            return "the bearer token is missing or wrong"
-        if found.certificate and not found.certificate & names:
-            return f"principal {found.name!r} needs its certificate too"
-        return found
+            return "the bearer token is missing, and no principal has the client's certificate"
+        return found if found.is_valid(datetime.now(UTC)) else f"principal {found.name!r} has expired"
 
     def by_token(self, token: str) -> Principal | None:
         """The principal of a token, before the certificate is checked; None if the token is unknown or has expired."""

@@ -115,15 +115,18 @@ def listen_on_socket(server: grpc.aio.Server, path: Path, credentials: grpc.Serv
     # after the socket is there would let others in before.
     before = os.umask(0o077)
     try:
-        if credentials is None:
-            server.add_insecure_port(endpoint)
-        else:
-            server.add_secure_port(endpoint, credentials)
+        _add_port(server, endpoint, credentials)
     except (RuntimeError, OSError) as error:
         reason = "its folder must exist, and nothing but an old socket lie there: choose another path"
         raise ServerStartError(endpoint, reason) from error
     finally:
         os.umask(before)
+
+
+def _add_port(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
+    if credentials is None:
+        return server.add_insecure_port(address)
+    return server.add_secure_port(address, credentials)
 
 
 DEFAULT_MAX_CONNECTIONS = 4_096
@@ -302,12 +305,8 @@ class GrpcServer:
             [*self._service_names, HEALTH_SERVICE_NAME, reflection.SERVICE_NAME], server
         )
         address = self._at(settings.port)
-        credentials = settings.security.server_credentials()
         try:
-            if credentials is None:
-                self._port = server.add_insecure_port(address)
-            else:
-                self._port = server.add_secure_port(address, credentials)
+            self._port = _add_port(server, address, settings.security.server_credentials())
         except RuntimeError as error:
             # gRPC's own words only name one of its variables.
             reason = "the port is taken, or the address is not one of this machine: choose another, or port 0 for any"
