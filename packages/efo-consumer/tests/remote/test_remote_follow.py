@@ -10,8 +10,14 @@ from typing import Any
 import pyarrow as pa
 from fleet_in_memory import SkippingLoop
 
-from penstock.efo_consumer import FleetShardReader, OpenRequest, PositionsSnapshot, ShardPosition, StreamPositions
-from penstock.efo_consumer._reader.api import follow_steps
+from penstock.efo_consumer import (
+    FleetShardReader,
+    OpenRequest,
+    PositionsSnapshot,
+    ShardPosition,
+    ShardReader,
+    StreamPositions,
+)
 
 IDLE = StreamPositions({"s": {"shard": ShardPosition.after("7")}})
 
@@ -24,7 +30,7 @@ class Idle:
     """A reader of a shard that brings no records; what is known of it grows by the given answers, one after another."""
 
     deaggregates = True
-    follow = follow_steps
+    follow = ShardReader.follow
     is_draining = False
 
     def __init__(self, *answers: StreamPositions) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import ClassVar
 
-from penstock.aws import mismatch_message
+from penstock.aws import AwsError, mismatch_message
 from penstock.rpc.errors import Code, CodedError
 
 
@@ -372,6 +372,16 @@ class ShardFailedError(ShardReaderError):
         self.reason = reason
         place = f"{stream}/{shard_id}: "
         super().__init__(place + reason.removeprefix(place))
+
+    @classmethod
+    def of(cls, error: Exception, *, stream: str, shard_id: str) -> ShardFailedError:
+        """The failure of a shard, with its cause. An unexpected error keeps its class in the reason."""
+        is_known = isinstance(error, EfoConsumerError | AwsError)
+        code = getattr(error, "code", "") if is_known else ""
+        reason = str(error) if is_known else repr(error)
+        failure = cls(stream=stream, shard_id=shard_id, code=code or type(error).__name__, reason=reason)
+        failure.__cause__ = error
+        return failure
 
 
 class DataLossError(ShardReaderError):

@@ -274,6 +274,10 @@ class SessionInfo:
     owner: str = ""
 
 
+_WAIT_SECONDS = 60.0
+_STEP_BYTES = 4 * 1024 * 1024
+
+
 class Limits(TypedDict, total=False):
     """The limits of `ShardReader.positions` and `FleetMember.look`, for readers that pass them on."""
 
@@ -399,12 +403,13 @@ class SessionReader(Protocol):
 
 
 class ShardReader(SessionReader, Protocol):
-    """A reader of all shards of a session."""
+    """A reader of all shards of a session.
 
-    @property
-    def is_draining(self) -> bool:
-        """Whether live consumers are to end between two steps, because the reader is about to close."""
-        ...
+    Attributes:
+        is_draining: whether live consumers are to end between two steps, because the reader is about to close.
+    """
+
+    is_draining: bool
 
     async def positions(
         self,
@@ -427,7 +432,7 @@ class ShardReader(SessionReader, Protocol):
         """
         ...
 
-    def follow(
+    async def follow(
         self,
         session_id: str,
         epoch: int,
@@ -445,7 +450,29 @@ class ShardReader(SessionReader, Protocol):
         Raises:
             What `positions` and `read_range` raise.
         """
-        ...
+        position = start
+        while not self.is_draining:
+            snapshot = await self.positions(
+                session_id,
+                epoch,
+                position,
+                max_records=max_records,
+                max_bytes=max_bytes or _STEP_BYTES,
+                wait_seconds=_WAIT_SECONDS,
+            )
+            before, position = position, snapshot.positions
+            if not is_news(before, position):
+                continue
+            last: pa.RecordBatch | None = None
+            if position != before:
+                ranges = ranges_between(before, position)
+                batches = self.read_range(session_id, ranges, epoch=epoch, with_encryption_type=with_encryption_type)
+                async with aclosing(batches):
+                    async for batch in batches:
+                        if last is not None:
+                            yield FollowedBatch(last, None)
+                        last = batch
+            yield FollowedBatch(last, snapshot)
 
 
 class FleetMember(SessionReader, Protocol):
@@ -481,46 +508,6 @@ class FleetMember(SessionReader, Protocol):
     async def sessions(self, *, with_shards: bool = False) -> list[SessionInfo]:
         """Give one entry per open session, ordered by id. Asking keeps none of them alive."""
         ...
-
-
-_WAIT_SECONDS = 60.0
-_STEP_BYTES = 4 * 1024 * 1024
-
-
-async def follow_steps(
-    self: ShardReader,
-    session_id: str,
-    epoch: int,
-    start: StreamPositions,
-    *,
-    max_records: int = 0,
-    max_bytes: int = 0,
-    with_encryption_type: bool = False,
-) -> AsyncGenerator[FollowedBatch, None]:
-    """See `ShardReader.follow`; the method of each reader that does not leave it to a service."""
-    position = start
-    while not self.is_draining:
-        snapshot = await self.positions(
-            session_id,
-            epoch,
-            position,
-            max_records=max_records,
-            max_bytes=max_bytes or _STEP_BYTES,
-            wait_seconds=_WAIT_SECONDS,
-        )
-        before, position = position, snapshot.positions
-        if not is_news(before, position):
-            continue
-        last: pa.RecordBatch | None = None
-        if position != before:
-            ranges = ranges_between(before, position)
-            batches = self.read_range(session_id, ranges, epoch=epoch, with_encryption_type=with_encryption_type)
-            async with aclosing(batches):
-                async for batch in batches:
-                    if last is not None:
-                        yield FollowedBatch(last, None)
-                    last = batch
-        yield FollowedBatch(last, snapshot)
 
 
 def is_news(before: StreamPositions, after: StreamPositions) -> bool:

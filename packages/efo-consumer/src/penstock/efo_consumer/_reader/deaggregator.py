@@ -233,7 +233,6 @@ class Deaggregator:
                     service_seconds=lambda: self._backend.service_millis() / 1000,
                 )
             except (EfoConsumerError, AwsError) as error:
-                code = getattr(error, "code", type(error).__name__)
-                raise ShardFailedError(stream=stream, shard_id=shard_id, code=code, reason=str(error)) from error
+                raise ShardFailedError.of(error, stream=stream, shard_id=shard_id) from error
             self.learn(stream, listed)
             self._listed_at[stream] = now

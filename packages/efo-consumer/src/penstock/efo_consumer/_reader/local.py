@@ -22,7 +22,7 @@ from penstock.efo_consumer._model.schema import DEFAULT_MAX_BATCH_BYTES, ReadCol
 from penstock.efo_consumer._model.shards import StreamIdentity
 from penstock.efo_consumer._publish.condition import RETENTION_SHARE, ShardAlarms, WatchedShard
 from penstock.efo_consumer._publish.metrics import observe
-from penstock.efo_consumer._reader.api import follow_steps
+from penstock.efo_consumer._reader.api import ShardReader
 from penstock.efo_consumer._reader.config import ReaderConfig
 from penstock.efo_consumer._reader.deaggregator import Deaggregator
 from penstock.efo_consumer._reader.fencing import FencingTokens
@@ -74,7 +74,7 @@ _log = logging.getLogger(__name__)
 _tracer = trace.get_tracer("penstock.efo_consumer")
 
 
-class LocalShardReader:
+class LocalShardReader(ShardReader):
     """A `ShardReader` in this process, for the running event loop; an async context manager.
 
     Args:
@@ -278,8 +278,6 @@ class LocalShardReader:
         finally:
             if nbytes:
                 self._tools.room.notify()
-
-    follow = follow_steps
 
     async def commit(self, session_id: str, epoch: int, positions: StreamPositions) -> None:
         """See `ShardReader.commit`."""

@@ -245,12 +245,7 @@ class Replay:
         except (RangeDeadlineError, DataLossError, StreamRecreatedError):
             raise
         except (EfoConsumerError, AwsError) as error:
-            raise ShardFailedError(
-                stream=self._range.stream_name,
-                shard_id=self._range.shard_id,
-                code=getattr(error, "code", type(error).__name__),
-                reason=str(error),
-            ) from error
+            raise ShardFailedError.of(error, stream=self._range.stream_name, shard_id=self._range.shard_id) from error
 
     async def _check_stream(self) -> None:
         """Check that the stream is not another one of the same name, which may have the same sequence numbers."""

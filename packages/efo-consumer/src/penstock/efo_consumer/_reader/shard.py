@@ -409,14 +409,7 @@ class FollowedShard:
         if isinstance(error, DataLossError | StreamRecreatedError | SubscriptionTakenOverError):
             self.failure = error
         else:
-            is_known = isinstance(error, EfoConsumerError | AwsError)
-            self.failure = ShardFailedError(
-                stream=self.stream.name,
-                shard_id=self.shard_id,
-                code=getattr(error, "code", type(error).__name__) if is_known else type(error).__name__,
-                reason=str(error) if is_known else repr(error),
-            )
-            self.failure.__cause__ = error
+            self.failure = ShardFailedError.of(error, stream=self.stream.name, shard_id=self.shard_id)
         self._home.news.notify()
         return self.failure
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 from penstock.efo_consumer._continuity.lineage import ShardGraph, entering, successors
 from penstock.efo_consumer._model.positions import ShardPosition, ShardRange, StreamPositions
 from penstock.efo_consumer._model.shards import Shard
-from penstock.efo_consumer._reader.api import PositionsOptions, PositionsSnapshot, ShardLineage, follow_steps, is_news
+from penstock.efo_consumer._reader.api import PositionsOptions, PositionsSnapshot, ShardLineage, ShardReader, is_news
 from penstock.efo_consumer._reader.reach import Bounds, ShardKey
 from penstock.efo_consumer._remote.client import RemoteShardReader
 from penstock.efo_consumer._remote.keeping_step import FleetHorizon, divide
@@ -65,7 +65,7 @@ _NAMED_SHARDS = 8
 """In a log line."""
 
 
-class FleetShardReader:
+class FleetShardReader(ShardReader):
     """A `ShardReader` over one or more endpoints, for one session and the event loop that first uses it.
 
     Each shard is owned by the endpoint that rendezvous hashing gives it. An owner holds a lease: it ends its part of
@@ -245,8 +245,6 @@ class FleetShardReader:
                     is_done = True
                 except ReaderUnavailableError as error:
                     await asyncio.sleep(retrieval.failed(error, self._clock()))
-
-    follow = follow_steps
 
     async def commit(self, session_id: str, epoch: int, positions: StreamPositions) -> None:
         """See `ShardReader.commit`. A reader that does not answer holds nothing that matters."""
