@@ -11,14 +11,13 @@ def page() -> str:
     """The page."""
     parts = [
         "# Options\n",
-        'Of `format("kinesis")`, `format("firehose")`, `format("sqs")`, `format("dynamodb")` and '
-        '`format("dynamodb-streams")`, in any letter case, on `read`, '
-        "`readStream`, `write`, `writeStream` and in SQL. The names that Flink's connector, Databricks and the AWS "
-        "connector have for them are accepted too. An option that is not known is an error that names the nearest "
-        "one.\n",
-        "An option acts where the last column says, and is an error where it would do nothing: in a use that is not "
-        "its own, such as one of streams in a bounded read, or beside another option, such as one of enhanced fan-out "
-        "beside polling. With a service at an endpoint its value travels to the service in the request, or the two "
+        'These options belong to `format("kinesis")`, `format("firehose")`, `format("sqs")`, `format("dynamodb")` and '
+        '`format("dynamodb-streams")`, on `read`, `readStream`, `write`, `writeStream` and in SQL. Names are accepted '
+        "in any letter case, and so are the names in Flink's connector, Databricks and the AWS connector. An unknown "
+        "option is an error that names the nearest one.\n",
+        "The last column shows where an option acts. An option is an error where it has no effect: in another use, "
+        "such as an option of streams in a bounded read, or beside another option, such as an option of enhanced "
+        "fan-out beside polling. With a service at an endpoint, the value is sent with the request, or the two options "
         "together are an error that says what to do.\n",
     ]
     for title, specs in by_task():

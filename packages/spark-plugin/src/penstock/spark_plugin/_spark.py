@@ -34,7 +34,7 @@ if find_spec("pyspark") is None:
     path = " (its folders `python` and `python/lib/py4j-*-src.zip` are for PYTHONPATH)"
     raise MissingLibraryError.of("PYSPARK_UNUSABLE", version=None, python=sys.executable, found="has none", path=path)
 
-import pyspark  # after it is known to be there: whatever else keeps it from being imported says so itself
+import pyspark  # after the check above: other import errors explain themselves
 
 try:
     from pyspark.sql import SparkSession, datasource
@@ -80,8 +80,8 @@ else:
     class DataSourceStreamArrowWriter(DataSourceArrowWriter, DataSourceStreamWriter):
         """A writer of micro-batches that gets Arrow batches.
 
-        Spark 4.0 has no such class, and gives rows to a `DataSourceStreamWriter`. But whatever it writes, it looks
-        whether the writer is a `DataSourceArrowWriter`, and gives that one the batches as they are.
+        Spark 4.0 has no such class, and gives rows to a `DataSourceStreamWriter`. But if the writer is a
+        `DataSourceArrowWriter`, Spark passes the batches as they are.
         """
 
 

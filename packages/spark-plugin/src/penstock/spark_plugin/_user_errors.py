@@ -18,51 +18,25 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _CONSUMER, _STREAM = "consumer is missing", "stream is missing"
-_CREDENTIALS = (
-    *("UnrecognizedClient", "InvalidSignature", "SignatureDoesNotMatch", "InvalidClientTokenId", "ExpiredToken"),
-    "IncompleteSignature",
-)
-_REMEDIES: tuple[tuple[frozenset[str], str], ...] = (
-    (
-        frozenset({_CONSUMER}),
-        "start the query again: it continues from its checkpoint, by a consumer that it registers then; with "
-        "$efoRegistration none, register one yourself, and give its ARN by $efoConsumerArn",
+_REMEDIES = {
+    _CONSUMER: "start the query again: it continues from its checkpoint, with a consumer that it registers then; with "
+    "$efoRegistration none, register one yourself, and give its ARN as $efoConsumerArn",
+    f"{_STREAM}|StreamNotFoundError": "check $streamName, the region ($REGION), and the account of the credentials; a "
+    "stream of another account is named by its $streamArn",
+    "AccessDenied|NotAuthorized|REGISTRATION_DENIED": "allow it to the identity of the credentials, or give others "
+    "($awsProfile, $roleArn)",
+    "UnrecognizedClient|InvalidSignature|SignatureDoesNotMatch|InvalidClientTokenId|ExpiredToken|IncompleteSignature": (
+        "the credentials are wrong, or have expired: check the keys, the session token, and the clock"
     ),
-    (
-        frozenset({_STREAM, "StreamNotFoundError"}),
-        "check $streamName, the region ($REGION), and of which account the credentials are; a stream of another "
-        "account is named by its $streamArn",
-    ),
-    (
-        frozenset({"AccessDenied", "NotAuthorized", "REGISTRATION_DENIED"}),
-        "allow it to the identity of the credentials, or give others ($awsProfile, $roleArn)",
-    ),
-    (
-        frozenset(_CREDENTIALS),
-        "the credentials are wrong, or have expired: check the keys, the session token, and the clock",
-    ),
-    (
-        frozenset({"WRONG_VERSION_NUMBER"}),
-        "the endpoint has no TLS: write http:// in $endpointUrl, or give the port that has TLS",
-    ),
-    (
-        frozenset({"SSLCertVerificationError"}),
-        "name the PEM file of the authority that signed the endpoint's certificate by $caBundle",
-    ),
-    (
-        frozenset({"AwsConnectionError", "EndpointConnectionError", "ConnectTimeoutError"}),
-        "check $endpointUrl ($ENDPOINT), the region ($REGION), and the network to it",
-    ),
-    (
-        frozenset({"CONSUMER_LIMIT"}),
-        "deregister a consumer that is not needed, read by $recordPublisher=polling, or have the limit raised",
-    ),
-    (
-        frozenset({"AwsOptionError: region"}),
-        "give the option $region, set AWS_REGION, or name a profile that has a region",
-    ),
-)
-"""What cures errors, by what is known of these or of one of their causes: see `_facts`."""
+    "WRONG_VERSION_NUMBER": "the endpoint has no TLS: write http:// in $endpointUrl, or give the port that has TLS",
+    "SSLCertVerificationError": "name the PEM file of the authority of the endpoint's certificate by $caBundle",
+    "AwsConnectionError|EndpointConnectionError|ConnectTimeoutError": "check $endpointUrl ($ENDPOINT), the region "
+    "($REGION), and the network to it",
+    "CONSUMER_LIMIT": "deregister a consumer that is not needed, read by $recordPublisher=polling, or have the limit "
+    "raised",
+    "AwsOptionError: region": "give the option $region, set AWS_REGION, or name a profile that has a region",
+}
+"""Remedies, by the facts (separated by |) that `_facts` finds about an error or one of its causes."""
 _LIMITS = ("getRecordsMaxRetries", "subscribeToShardMaxRetries")
 
 
@@ -150,7 +124,7 @@ def remedy(error: Exception, options: KinesisOptions) -> str | None:
     missing = next((resource for resource in refused if resource), "stream")
     if "ResourceNotFound" in facts:
         facts.add(f"{missing} is missing")
-    words = next((words for known, words in _REMEDIES if known & facts), None)
+    words = next((words for known, words in _REMEDIES.items() if facts & set(known.split("|"))), None)
     if words is None and any(isinstance(one, RecordPublisherRetriesError) for one in causes):
         limits = [name for name in _LIMITS if name in options.written] or ["retryPatience"]
         words = f"to bear longer outages, give ${' or $'.join(limits)} a larger value"

@@ -15,8 +15,8 @@ SparkPluginError
    `- StoreUnusableError            the store's folder cannot be made or written
 ```
 
-Errors of reading Kinesis are those of `penstock.efo_consumer.errors`, and so are `SchemaRegistryError` and
-`SchemaDecodeError`, of records with schemas of the Glue Schema Registry.
+Errors of reading Kinesis are in `penstock.efo_consumer.errors`, as are `SchemaRegistryError` and `SchemaDecodeError`
+for records with schemas of the Glue Schema Registry.
 """
 
 from collections.abc import Mapping
@@ -42,9 +42,9 @@ class SparkPluginError(CodedError):
         ),
         "UNWRITABLE_ROW": Code(
             when="A row cannot be written as it is. `row` counts the task's rows from zero, in their order.",
-            message="row {row} of the partition cannot be written: {reason}. Correct or drop such rows, or give the "
-            "option 'deadLetterPath' to put them aside",
-            cure="Correct or drop such rows, or give `deadLetterPath` to put them aside.",
+            message="row {row} of the partition cannot be written: {reason}. Correct or drop such rows, or keep "
+            "them as dead letters with the option 'deadLetterPath'",
+            cure="Correct or drop such rows, or keep them as dead letters with `deadLetterPath`.",
         ),
         "WRITE_ONLY": Code(
             when="A read of a format that can only be written, such as `firehose` or `sqs`.",
@@ -54,9 +54,9 @@ class SparkPluginError(CodedError):
         "WRITE_STALLED": Code(
             when="The destination took nothing, and throttled nothing, for longer than `stallTimeout`.",
             message="{destination} has taken none of {records} record(s) for {seconds:g} s{behind} (last answer: "
-            "{last_failure}): {cure}; the option 'stallTimeout' says how long a task waits",
+            "{last_failure}): {cure}; the option 'stallTimeout' sets how long a task waits",
             cure="Check `endpointUrl`, region and network from the executors, or look at what the sink gateway and its "
-            "log say; `stallTimeout` says how long a task waits.",
+            "log show; `stallTimeout` sets how long a task waits.",
         ),
         "DEAD_LETTERS_NOT_KEPT": Code(
             when="Records that cannot be written cannot be kept in `deadLetterPath` either, so the task fails.",
@@ -65,10 +65,10 @@ class SparkPluginError(CodedError):
             cure="Give a `deadLetterPath` with room that all executors may write.",
         ),
         "READER_ADDRESS_UNUSABLE": Code(
-            when="The driver cannot listen on the address by which tasks are to reach its shard reader.",
+            when="The driver cannot listen on the address where tasks should reach its shard reader.",
             message="the query's shard reader cannot listen on {address} (from {setting}): {reason}. Set 'readerHost' "
-            "to an address of this driver, and 'readerBindAddress' to the one to listen on where the two differ",
-            cure="Set `readerHost` to an address of the driver, and `readerBindAddress` where the two differ.",
+            "to an address of this driver, and 'readerBindAddress' to the address to listen on if the two differ",
+            cure="Set `readerHost` to an address of the driver, and `readerBindAddress` if the two differ.",
         ),
         "READER_UNREACHABLE": Code(
             when="A task cannot reach the shard reader of its query; `address` is the `host:port` that it tried.",
@@ -105,7 +105,7 @@ def in_own_words(text: str, written: Mapping[str, str]) -> str:
 class OptionError(SparkPluginError, ValueError):
     """An option of the data source is wrong.
 
-    `option` is its name as the user wrote it, or its canonical one; `facts` hold the rest.
+    `option` is its name as the user wrote it, or its canonical name; `facts` hold the rest.
 
     Cure: Correct the option that the message names; the code of the error says what is wrong with it.
     """
@@ -122,11 +122,11 @@ class OptionError(SparkPluginError, ValueError):
         ),
         "IRRELEVANT_OPTION": Code(
             when="The option is for another format, or for reading where only writing is possible.",
-            message="option {option!r} is of no use to {where}: leave it out{hint}",
+            message="option {option!r} has no effect on {where}: leave it out{hint}",
             cure="Leave the option out here.",
         ),
         "INVALID_OPTION": Code(
-            when="The option does not take the value; `rule` says which it takes. The value of a secret is not kept.",
+            when="The option does not accept the value; `rule` says what it accepts. Secret values are not kept.",
             message="option {option!r} is {value!r}; it must be {rule}",
             cure="Give a value that `rule` allows.",
         ),

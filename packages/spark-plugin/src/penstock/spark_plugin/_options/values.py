@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
@@ -179,32 +180,24 @@ def _boolean(spec: OptionSpec, text: str) -> bool | str:
     raise _invalid(spec, text, " or ".join(", ".join(("true", "false", *spec.choices)).rsplit(", ", 1)))
 
 
-def _duration(spec: OptionSpec, text: str, *, bare: float) -> float:
+def _duration(spec: OptionSpec, text: str, *, per_second: float = 1.0) -> float:
     match = _DURATION.match(text.lower())
-    unit = bare if match is None or not match[2] else _SECONDS_PER_UNIT.get(match[2])
+    unit = 1 / per_second if match is None or not match[2] else _SECONDS_PER_UNIT.get(match[2])
     if match is None or unit is None:
         raise _invalid(spec, text, "a duration such as 5s, 2m or 250ms")
     seconds = float(match[1]) * unit
     if seconds > _LONGEST_SECONDS:
         raise _invalid(spec, text, "at most 3650d")
-    return seconds
-
-
-def _seconds(spec: OptionSpec, text: str) -> float:
-    return _duration(spec, text, bare=1.0)
+    return seconds * per_second
 
 
 def _seconds_or_off(spec: OptionSpec, text: str) -> float | None:
     if text.lower() == "off":
         return None
     try:
-        return _seconds(spec, text)
+        return _duration(spec, text)
     except OptionError as error:
         raise _invalid(spec, text, f"{error.facts['rule']}, or off") from None
-
-
-def _milliseconds(spec: OptionSpec, text: str) -> float:
-    return _duration(spec, text, bare=0.001) * 1000
 
 
 def _byte_count(spec: OptionSpec, text: str) -> int:
@@ -416,9 +409,9 @@ _PARSERS: Mapping[OptionType, Callable[[OptionSpec, str], Any]] = {
     OptionType.TEXT: _text,
     OptionType.INTEGER: _integer,
     OptionType.BOOLEAN: _boolean,
-    OptionType.SECONDS: _seconds,
+    OptionType.SECONDS: _duration,
     OptionType.SECONDS_OR_OFF: _seconds_or_off,
-    OptionType.MILLISECONDS: _milliseconds,
+    OptionType.MILLISECONDS: partial(_duration, per_second=1000),
     OptionType.BYTES: _byte_count,
     OptionType.CHOICE: _choice,
     OptionType.POSITION: _position,

@@ -38,9 +38,9 @@ def guess_of_tips(what: str, stream: str, shards: Collection[str]) -> str:
 
 
 async def ask_time(session: AwsSession, stream: StreamIdentity, retry_patience: float) -> None:
-    """Let the session's clock be the service's, and not this host's, from now on.
+    """Set the session's clock to the service's time, instead of this host's.
 
-    Errors that may pass are retried for so many seconds, 0 for ever.
+    Errors that may pass are retried for `retry_patience` seconds; 0 means for ever.
 
     Raises:
         penstock.efo_consumer.errors.RecordPublisherRetriesError: the retries have run out.

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ async def call_about(
     stream: "StreamIdentity",
     retry_patience: float,
 ) -> dict[str, Any]:
-    """The answer to a call. Errors that may pass are retried for so many seconds, 0 for ever.
+    """The answer to a call. Errors that may pass are retried for `retry_patience` seconds; 0 means for ever.
 
     Raises:
         penstock.efo_consumer.errors.RecordPublisherRetriesError: the retries have run out; says since when.
@@ -98,7 +98,7 @@ def with_streams(options: "KinesisOptions", session: "Callable[[], AwsSession]")
     pattern = options.stream_name_pattern
     if pattern is not None:
         status = asyncio.run(_listed(session(), options.retry_patience))
-        found = matching(pattern, status)
+        found = sorted(name for name in status if re.fullmatch(pattern, name))
         names = tuple(name for name in found if status[name] not in _NOT_THERE)
         if not names:
             # The start of the query waits for them.
@@ -154,42 +154,22 @@ async def _stream_of_table(session: "AwsSession", table: str, retry_patience: fl
     return found[max(found)]
 
 
-async def stream_names(list_page: Callable[[str | None], Awaitable[tuple[Sequence[str], bool]]]) -> list[str]:
-    """All names that ListStreams gives, over its pages.
-
-    Args:
-        list_page: The names after one, and whether there are more.
-    """
-    names: list[str] = []
-    while True:
-        page, more = await list_page(names[-1] if names else None)
-        names += page
-        if not more or not page:
-            return names
-
-
-def matching(pattern: str, names: Iterable[str]) -> tuple[str, ...]:
-    """The names that a pattern matches as a whole, in order."""
-    expression = re.compile(pattern)
-    return tuple(sorted(name for name in names if expression.fullmatch(name)))
-
-
 async def _listed(session: "AwsSession", retry_patience: float) -> dict[str, str]:
     """The status of each stream of the account, by name."""
     from penstock.aws import AwsServiceError, JsonClient
 
     status: dict[str, str] = {}
+    request: dict[str, Any] = {}
     async with JsonClient(session) as client:
-
-        async def page(after: str | None) -> tuple[Sequence[str], bool]:
-            request = {} if after is None else {"ExclusiveStartStreamName": after}
-            # The account's 5 calls a second are used up by the names of 500 streams.
-            answer = await call_about(client, "ListStreams", request, _ALL, retry_patience)
-            status.update((one["StreamName"], one["StreamStatus"]) for one in answer.get("StreamSummaries", ()))
-            return answer["StreamNames"], bool(answer["HasMoreStreams"])
-
         try:
-            return {name: status.get(name, "") for name in await stream_names(page)}
+            while True:
+                # The names of 500 streams use up the account's 5 calls a second.
+                answer = await call_about(client, "ListStreams", request, _ALL, retry_patience)
+                known = {one["StreamName"]: one["StreamStatus"] for one in answer.get("StreamSummaries", ())}
+                status |= {name: known.get(name, "") for name in answer["StreamNames"]}
+                if not answer["HasMoreStreams"] or not answer["StreamNames"]:
+                    return status
+                request = {"ExclusiveStartStreamName": answer["StreamNames"][-1]}
         except AwsServiceError as error:
             raise InitialPositionError(stream="*", code=error.code, reason=f"{error}: {_ADVICE}") from error
 

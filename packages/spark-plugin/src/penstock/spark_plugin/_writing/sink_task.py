@@ -168,7 +168,7 @@ class _Open:
     writer: Any
     watching: "asyncio.Task[None] | None" = None
     is_asked: bool = False
-    """Whether the task waits for it: then it has something to do, whatever it says itself."""
+    """Whether the task waits for it: then it has work, even if its gauges are 0."""
 
 
 class SinkTask:

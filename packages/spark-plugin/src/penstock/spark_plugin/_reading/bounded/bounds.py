@@ -283,7 +283,8 @@ def _micros(session: AwsSession, options: KinesisOptions, position: PositionOpti
 def divide_by_time(
     shards: Sequence[BoundedShard], least: int, now_micros: int, retention_micros: Mapping[str, int]
 ) -> list[BoundedShard]:
-    """The shards in at least so many parts, each a time of its shard; one after a sequence number, or ended, is whole.
+    """The shards in at least `least` parts, each a time range of its shard; ended shards, and those after a sequence
+    number, stay whole.
 
     A part ends before the first record that arrived at a time or later, and the next begins with that one: together
     they are the shard, once, whether or not its arrival times ever go back.
@@ -315,7 +316,7 @@ def _parts(shard: BoundedShard, count: int, now_micros: int, retention_micros: i
 
 
 def spread(parts: Sequence[BoundedShard], count: int) -> list[tuple[BoundedShard, ...]]:
-    """The parts in so many partitions.
+    """The parts in `count` partitions.
 
     Whole shards in turn, as closed ones stand together and may hold little. Where shards are divided, one part behind
     the other: the times of a shard are then in order from one partition to the next.

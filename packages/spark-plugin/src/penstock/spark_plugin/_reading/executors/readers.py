@@ -73,7 +73,7 @@ _log = logging.getLogger(__name__)
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
 _WELL_SECONDS = 60.0
-"""A reader that has served for so long is started again without a pause when it is lost."""
+"""A reader that has served for this long is restarted without a pause when it is lost."""
 _EXECUTORS_SECONDS = 30.0
 """For executors to come, as Spark itself waits for them (`spark.scheduler.maxRegisteredResourcesWaitingTime`)."""
 _LOOK_SECONDS = 0.5

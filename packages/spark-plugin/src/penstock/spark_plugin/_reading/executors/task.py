@@ -26,7 +26,7 @@ from penstock.spark_plugin._reading.executors.roster import (
     report_failure,
     write_certificate,
 )
-from penstock.spark_plugin._reading.session.addresses import LOOPBACK, READER_HOST, ancestor_command_lines
+from penstock.spark_plugin._reading.session.addresses import LOOPBACK, READER_HOST, ancestors
 from penstock.spark_plugin._reading.session.configs import reader_config
 
 _log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def _reachable_host(invitation: Invitation) -> str:
 
 def _executor_host() -> str | None:
     """Out of the executor's command line (Linux): Spark says it nowhere else."""
-    for line in ancestor_command_lines():
+    for _, line in ancestors():
         for name, value in pairwise(line):
             if name == "--hostname" and value:
                 return value

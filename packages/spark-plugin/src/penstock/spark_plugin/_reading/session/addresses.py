@@ -9,8 +9,8 @@ from pathlib import Path
 
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 
-_SPARK = "org.apache.spark."
-_ANCESTORS = 3
+SPARK = "org.apache.spark."
+_ANCESTORS = 4
 """A shell or Spark's daemon may stand between this process and the JVM."""
 _ASSIGNMENT = re.compile(r"\s*([^\s=:#!]+)\s*[=:\s]\s*(.*?)\s*$")
 
@@ -34,8 +34,8 @@ def driver_settings(
     """
     environ = os.environ if environ is None else environ
     read = read or Path.read_text
-    lines = ancestor_command_lines() if command_lines is None else command_lines
-    line = next((line for line in lines if any(_SPARK in part for part in line)), None)
+    lines = (line for _, line in ancestors()) if command_lines is None else command_lines
+    line = next((line for line in lines if any(SPARK in part for part in line)), None)
     if line is None:
         return {}
     given = dict(_given(line))
@@ -76,11 +76,12 @@ def _from_file(file: Path, read: Callable[[Path], str]) -> dict[str, str]:
     return {match[1]: re.sub(r"\\(.)", r"\1", match[2]) for match in found if match is not None}
 
 
-def ancestor_command_lines() -> Iterator[list[str]]:
+def ancestors() -> Iterator[tuple[int, list[str]]]:
+    """Process ids and command lines of this process's ancestors (Linux), the nearest first."""
     process = os.getppid()
     for _ in range(_ANCESTORS):
         try:
-            yield Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace").split("\0")
+            yield process, Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace").split("\0")
             # The command's name, in parentheses, may hold anything.
             process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError, IndexError):

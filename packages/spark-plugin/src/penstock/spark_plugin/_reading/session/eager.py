@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import os
 import pickle
 import subprocess
 import sys
@@ -15,14 +14,13 @@ from pathlib import Path
 from penstock.registration import HolderWatch, Lease
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._reading.session.addresses import SPARK, ancestors
 from penstock.spark_plugin._reading.session.leases import lease_requests, open_query_registry, query_marks, waiting
 from penstock.spark_plugin._signals import SparkContextWatch, spark_files_folder
 
 _log = logging.getLogger(__name__)
 _TIME_FOR_A_START = timedelta(seconds=60)
 _LOOK_SECONDS = 1.0
-_ANCESTORS = 4
-"""Spark's daemon, and shells, may stand between this process and the JVM."""
 _BOOTSTRAP = """\
 import pickle, sys
 sys.path[:] = pickle.load(sys.stdin.buffer)
@@ -76,7 +74,8 @@ def _start_keeper(options: KinesisOptions, leases: Sequence[Lease]) -> None:
     assert keeper.stdin is not None
     with keeper.stdin as out:
         pickle.dump([*sys.path], out)
-        pickle.dump((options, list(leases), spark_files_folder(), _jvm()), out)
+        jvm = next((process for process, line in ancestors() if any(SPARK in part for part in line)), 0)
+        pickle.dump((options, list(leases), spark_files_folder(), jvm), out)
 
 
 def main() -> None:
@@ -97,20 +96,6 @@ def _are_taken(leases: Sequence[Lease], now: Sequence[Lease]) -> bool:
     """Whether newer leases are there for all of them: the query has begun."""
     newest = {one.consumer_arn: one.fencing_token for one in now}
     return all(newest.get(one.consumer_arn, 0) > one.fencing_token for one in leases)
-
-
-def _jvm() -> int:
-    """The process id of the JVM; 0 where it is not seen."""
-    process = os.getppid()
-    for _ in range(_ANCESTORS):
-        try:
-            if "org.apache.spark." in Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace"):
-                return process
-            # The command's name, in parentheses, may hold anything.
-            process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            break
-    return 0
 
 
 def _is_alive(process: int) -> bool:

@@ -54,7 +54,7 @@ class Target:
     """Where a query ends: nothing beyond `bounds` is read, and all of `needed` is."""
 
     bounds: Mapping[str, Mapping[str, ShardPosition]]
-    """By stream and shard. A shard that is not there came later, or after such a one."""
+    """By stream and shard. A shard that is missing came later, or descends from one that did."""
     needed: dict[tuple[str, str], int] = field(default_factory=dict)
     """By stream and shard, the last record's sequence number; shards without any are not there."""
     complete_millis: int = 0

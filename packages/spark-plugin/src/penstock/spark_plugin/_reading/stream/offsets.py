@@ -24,7 +24,7 @@ def default_max_partitions(cores: int | None = None) -> int:
 
 
 def worthwhile_partitions(nbytes: int, fewest: int, most: int) -> int:
-    """How many partitions a micro-batch of so many bytes is worth, of at least `fewest` and at most `most`."""
+    """How many partitions `nbytes` of a micro-batch are worth, between `fewest` and `most`."""
     return max(fewest, min(most, -(-nbytes // WORTHWHILE_BYTES)))
 
 
@@ -79,7 +79,7 @@ class BatchLimit:
     """Most seconds between the time up to which the slowest shard was read and the arrival of a record."""
 
     def cuts(self, records: int, size: int) -> bool:
-        """Whether so many records and bytes are more than a micro-batch may have."""
+        """Whether these records and bytes are more than a micro-batch may have."""
         return 0 < self.records < records or 0 < self.bytes < size
 
 
@@ -97,7 +97,7 @@ class LeastRecords:
         self._since: float | None = None
 
     def holds(self, records: int, now: float, *, is_full: bool) -> bool:
-        """Whether so many are too few at this moment. Once there are enough, the next wait begins.
+        """Whether these records are too few at this moment. Once there are enough, the next wait begins.
 
         Buffers, or a micro-batch, that are full get no more: what they hold is read.
         """

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.rpc import ClientSecurity
 
 _PROGRESS_SECONDS = 2.0
-"""A reader that gives no sign of life for so long is left for the next one: it gives one every half second."""
+"""A task leaves a reader that gives no sign of life for this long; readers give one every half second."""
 _DIRECT_PATIENCE_SECONDS = 5.0
 """For errors of Kinesis, where a task reads it in place of services: then those are asked again."""
 
