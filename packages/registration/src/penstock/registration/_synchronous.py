@@ -10,20 +10,22 @@ import threading
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.aws import AwsOptions, AwsSession
 from penstock.registration._keeper import LeaseKeeper, OnLost, OnRegained
 from penstock.registration._local.registry import LocalConsumerRegistry, open_local_registry
 from penstock.registration._registry import ConsumerRegistry
-from penstock.registration._remote.registry import RemoteConsumerRegistry
 from penstock.registration._times import LeaseSettings, RegistrarConfig, elapsed_seconds
 from penstock.registration._values import AcquireRequest, Lease
 from penstock.registration.errors import (
     RegistrationError,
     RegistryUnavailableError,
 )
-from penstock.rpc import ClientSecurity, Synchronous, synchronous
+from penstock.rpc import Synchronous, synchronous
+
+if TYPE_CHECKING:
+    from penstock.rpc import ClientSecurity
 
 T = TypeVar("T")
 PATIENCE = timedelta(minutes=10)
@@ -55,6 +57,9 @@ def open_registry(
         RpcOptionError: a TLS file cannot be read, or a token would cross the network in plain text.
     """
     if endpoint is not None:
+        # Here: a registry in this process needs no gRPC.
+        from penstock.registration._remote.registry import RemoteConsumerRegistry
+
         remote = endpoint
         return BlockingConsumerRegistry(lambda: RemoteConsumerRegistry(remote, security), patience)
     session = AwsSession(aws)

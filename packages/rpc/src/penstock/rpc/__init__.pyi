@@ -18,7 +18,7 @@ from ._flags import (
     read_switch,
 )
 from ._loop_thread import LoopThread, Signal
-from ._own_files import lock_file, make_database_private, make_folder, open_regular, unlock_file
+from ._own_files import is_answered, lock_file, make_database_private, make_folder, open_regular, unlock_file
 from ._pages import all_pages, cut_page
 from ._security.files import FileChanges, stamp_of
 from ._security.security import (
@@ -36,7 +36,6 @@ from ._server.server import (
     GrpcServer,
     Register,
     ServerSettings,
-    is_answered,
 )
 from ._server.token_check import Callers
 from ._status import (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -131,3 +132,17 @@ def lock_file(file: int | IO[Any], *, wait: bool = False) -> bool:
 def unlock_file(file: int | IO[Any]) -> None:
     """Let another have it before the file is closed, which a process that this one forked may have open too."""
     fcntl.flock(file, fcntl.LOCK_UN)
+
+
+_ANSWER_SECONDS = 1.0
+
+
+def is_answered(path: Path) -> bool:
+    """Whether a process listens on the Unix socket, and this user may call it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_ANSWER_SECONDS)
+        try:
+            probe.connect(os.fspath(path))
+        except OSError:
+            return False
+    return True

@@ -31,13 +31,14 @@ from penstock.registration import (
     open_store,
 )
 from penstock.registration.errors import AcquireTimeoutError, ConsumerHeldError
-from penstock.rpc import ClientSecurity, RpcOptionError, check_address, lock_file, make_folder, open_regular
+from penstock.rpc import RpcOptionError, check_address, lock_file, make_folder, open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
 
     from penstock.registration import Lease
+    from penstock.rpc import ClientSecurity
 
 _log = logging.getLogger(__name__)
 _ASK_AGAIN_SECONDS = 0.5

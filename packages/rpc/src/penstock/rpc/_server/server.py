@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from opentelemetry.instrumentation.grpc import aio_server_interceptor
 
 from penstock.rpc._client.channel import DEFAULT_MAX_MESSAGE_BYTES, channel_options
 from penstock.rpc._flags import Setting, add_settings, add_switch, read_settings, read_switch
+from penstock.rpc._own_files import is_answered
 from penstock.rpc._security.security import ServerSecurity
 from penstock.rpc._server.access import RECHECK_SECONDS, Access
 from penstock.rpc._server.audit import AuditLog
@@ -74,7 +74,6 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # no stubs 
 
 MAX_SOCKET_PATH_BYTES = 100
 """Longest path of a socket: Linux allows 107 bytes, macOS 103."""
-_PATIENCE_SECONDS = 1.0
 
 
 def check_socket_path(path: Path) -> None:
@@ -87,17 +86,6 @@ def check_socket_path(path: Path) -> None:
         raise RpcOptionError("socket_path", f"{path} is not absolute: clients run in other folders")
     if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
         raise RpcOptionError("socket_path", f"{path} is longer than {MAX_SOCKET_PATH_BYTES} bytes, a socket's most")
-
-
-def is_answered(path: Path) -> bool:
-    """Whether a process listens on the Unix socket, and this user may call it."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(_PATIENCE_SECONDS)
-        try:
-            probe.connect(os.fspath(path))
-        except OSError:
-            return False
-    return True
 
 
 def listen_on_socket(server: grpc.aio.Server, path: Path, credentials: grpc.ServerCredentials | None) -> None:
