@@ -132,7 +132,7 @@ def run(profile: str, history: Callable[[ContinuityMachine], None]) -> None:
 
 
 @pytest.mark.parametrize(("profile", "history"), [*dict.fromkeys(SHOWN_BY.values()), ("kind", is_gone_with_its_shard)])
-def test_history_keeps_the_promise(profile: str, history: Callable[[ContinuityMachine], None]) -> None:
+def test_random_histories_keep_the_rule(profile: str, history: Callable[[ContinuityMachine], None]) -> None:
     """What breaks show below is not a fault of the model."""
     run(profile, history)
 

@@ -43,7 +43,7 @@ def fan_out(tmp_path_factory: pytest.TempPathFactory) -> FanOut:
     return report, output, folder
 
 
-def test_the_main_job_misses_and_doubles_nothing(fan_out: FanOut) -> None:
+def test_the_demo_loses_and_duplicates_nothing(fan_out: FanOut) -> None:
     """Every delayed flight arrives with its weather, though a shard is split under load."""
     report, output, _ = fan_out
     assert_exact(report)
@@ -64,7 +64,7 @@ def test_the_blocking_stage_is_finished_before_the_live_one_starts(fan_out: FanO
     assert stage["end_time"] <= first_read
 
 
-def test_the_results_are_left_and_nothing_else(fan_out: FanOut) -> None:
+def test_only_the_results_remain(fan_out: FanOut) -> None:
     """A picture, a plan, the spans, the report and the logs; no checkpoint, unless --keep asks for it."""
     _, _, folder = fan_out
     assert {path.name for path in folder.iterdir()} == {"latency.png", "plan.mmd", "spans.jsonl", "report.json", "logs"}

@@ -115,7 +115,7 @@ def test_a_package_is_complete(member: Path) -> None:
     assert list((member / "src").rglob("py.typed")) or not modules_below(member)
 
 
-def test_no_folder_has_more_modules_than_one_look_takes_in() -> None:
+def test_folders_have_at_most_twenty_modules() -> None:
     """At most twenty, for sources, tests and tools. Generated files do not count."""
     folders = Counter(str(Path(file).parent) for file in tracked("*.py"))
     assert len(folders) > 80

@@ -53,7 +53,7 @@ def failing(evidence: Evidence) -> list[str]:
     return [one.check for one in judge(evidence) if one.faults]
 
 
-def test_all_checks_hold_where_all_is_well() -> None:
+def test_all_checks_pass_on_correct_evidence() -> None:
     """A gateway may write duplicates, and a consumer without a holder may be deregistered."""
     evidence = replace(whole(), ids=Counter(["a", "a"]), ended=[("other", 50.0)])
     assert failing(evidence) == []
@@ -89,7 +89,7 @@ def test_all_checks_hold_where_all_is_well() -> None:
         (checks.LEFT, {"left": ["c"]}),
     ],
 )
-def test_each_break_is_told_by_its_check(check: str, broken: dict[str, object]) -> None:
+def test_each_violation_fails_its_check(check: str, broken: dict[str, object]) -> None:
     """And by no other."""
     evidence = whole()
     for name, value in broken.items():

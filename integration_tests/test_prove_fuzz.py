@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.mark.parametrize("name", fuzz.TARGETS)
-def test_what_nobody_should_send_is_answered_in_a_way_that_was_foreseen(name: str) -> None:
+def test_malformed_input_gets_an_expected_answer(name: str) -> None:
     """Some hundred inputs, the same in each run; the target's own ones are answered in several ways."""
     target, chance = fuzz.TARGETS[name], random.Random(name)
     seeds = target.seeds()
@@ -46,12 +46,12 @@ FOUND = [
 
 
 @pytest.mark.parametrize(("name", "data"), FOUND)
-def test_what_was_answered_wrongly_once_is_answered_rightly(name: str, data: bytes) -> None:
+def test_past_findings_stay_repaired(name: str, data: bytes) -> None:
     """Input by input."""
     fuzz.TARGETS[name].attempt(data)
 
 
-def test_a_run_keeps_what_it_learns_and_tells_how_much_it_tried(tmp_path: Path) -> None:
+def test_a_run_keeps_its_corpus_and_reports_the_number_of_inputs(tmp_path: Path) -> None:
     """In a process of its own, with bounds. By hand each run has a new seed, here all have the same."""
     command = [sys.executable, "-m", "tools.prove", "fuzz", "--minutes", "0.01", "--corpus", str(tmp_path)]
     command += ["--only", "principals", "--seed", "1"]

@@ -108,7 +108,7 @@ def test_a_page_does_what_it_says(page: Path, pages: Pages) -> None:
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=name_of)
-def test_every_block_can_be_compiled(page: Path) -> None:
+def test_every_block_compiles(page: Path) -> None:
     """Those too that need a platform which is not here; these say which."""
     for marker, code in blocks(page):
         compile(code, str(page), "exec")

@@ -62,7 +62,7 @@ def test_the_policies_allow_what_is_called_and_no_more() -> None:
     assert {policy["Version"] for policy in POLICIES.values()} == {"2012-10-17"}
 
 
-def test_only_what_knows_no_resource_is_allowed_on_all() -> None:
+def test_only_actions_without_resources_are_allowed_on_all() -> None:
     """ListStreams; and a trust policy, which is the role's own, names none."""
     on_all = {name for name, policy in POLICIES.items() for one in policy["Statement"] if one.get("Resource") == "*"}
     without = {name for name, policy in POLICIES.items() for one in policy["Statement"] if "Resource" not in one}
@@ -85,7 +85,7 @@ SELDOM = {"kinesis:DescribeStreamSummary", "kinesis:DescribeStreamConsumer", "ki
 
 
 @pytest.mark.parametrize("name", ["polling", "efo", "write"])
-async def test_a_policy_is_what_its_use_calls(
+async def test_a_policy_matches_the_calls_of_its_use(
     name: str, emulator: RunningEmulator, aws: AwsOptions, tmp_path: Path
 ) -> None:
     """Counted by the emulator, from the start to the end of the use."""
@@ -136,7 +136,7 @@ OF_OTHERS = (
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=name_of)
-def test_every_message_is_one_that_the_code_gives(page: Path) -> None:
+def test_every_message_is_in_the_sources(page: Path) -> None:
     """The first column of the tables below "What can go wrong" and "Messages" quotes the sources."""
     _, _, table = re.sub(r"^## Messages$", "**What can go wrong**", page.read_text(), flags=re.MULTILINE).partition(
         "**What can go wrong**"
@@ -186,7 +186,7 @@ def test_every_command_has_its_flags(line: str) -> None:
         assert flag in shown, f"{flag} of {command} {' '.join(verb)}"
 
 
-def test_the_lines_are_seen() -> None:
+def test_the_pages_have_commands() -> None:
     """The test above looks at something."""
     assert len(LINES) >= 8
 

@@ -204,7 +204,7 @@ async def test_the_cost_page_computes_a_bill(site: Path, scheme: str, monkeypatc
         assert await page.eval(rows.format("ways")) == WAYS
 
 
-def test_pages_that_people_wrote_can_be_edited_where_they_are(site: Path) -> None:
+def test_written_pages_link_to_their_source(site: Path) -> None:
     """The link leads to the page's source; pages that are made have none."""
     link = 'href="https://git.example/penstock/edit/main/docs/pages/how-to/reshard.md"'
     assert link in (site / "how-to" / "reshard.html").read_text()
@@ -238,7 +238,7 @@ def test_nothing_is_loaded_from_other_hosts(pages: dict[Path, Page], site: Path)
     assert re.findall(r"url\([\"']?(?:https?:)?//[^)]*", styles) == []
 
 
-def test_what_is_typed_is_copied_without_prompts_and_answers(site: Path) -> None:
+def test_commands_are_copied_without_prompts_and_output(site: Path) -> None:
     """The button of a console's block takes its text as it is shown while it copies: the style hides the rest then."""
     page = (site / "tutorial" / "first-job.html").read_text()
     consoles = re.findall(r'<div class="language-console highlight">(.*?)</div>', page, re.DOTALL)
@@ -249,12 +249,12 @@ def test_what_is_typed_is_copied_without_prompts_and_answers(site: Path) -> None
         assert re.search(rf"code\[data-md-copying\] \.{part}[^{{}}]*{{\s*display: none;", style)
 
 
-def test_pictures_have_words(pages: dict[Path, Page]) -> None:
-    """For who does not see them."""
+def test_pictures_have_alternative_texts(pages: dict[Path, Page]) -> None:
+    """For readers who do not see them."""
     assert [picture for page in pages.values() for picture in page.nameless_pictures] == []
 
 
-def test_no_page_tells_of_the_machine_that_built_it(site: Path) -> None:
+def test_pages_contain_no_path_of_the_machine(site: Path) -> None:
     """No folder of the checkout or of its user is in any page."""
     local = re.compile("|".join(map(re.escape, (str(ROOT), f"{Path.home()}/", str(site)))))
     assert [file.name for file in site.rglob("*.html") if local.search(file.read_text())] == []
@@ -276,7 +276,7 @@ def public_errors() -> set[type[Exception]]:
     return {one for one in found if one.__module__.startswith("penstock.")}
 
 
-def test_each_public_error_has_an_entry_that_says_what_cures_it(pages: dict[Path, Page], site: Path) -> None:
+def test_each_public_error_has_an_entry_with_a_remedy(pages: dict[Path, Page], site: Path) -> None:
     """Each error has an anchor on the page, and an entry on the command line. Base classes need no remedy."""
     from penstock.cli._errors import known_errors
 
@@ -302,7 +302,7 @@ def test_a_cure_leads_to_the_options_that_it_names(site: Path) -> None:
     assert 'href="options.html#option-failOnDataLoss"' in row
 
 
-def test_the_reference_has_all_of_it(hook: ModuleType) -> None:
+def test_the_reference_is_complete(hook: ModuleType) -> None:
     """Options, the services' settings, calls of the contracts, commands and the packages' public names."""
     from penstock.spark_plugin._options.table import OPTIONS
 

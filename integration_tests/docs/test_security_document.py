@@ -25,7 +25,7 @@ def test_every_protection_names_its_test() -> None:
     assert [line for line in lines if "::test_" not in line] == []
 
 
-def test_whatever_is_at_rest_names_its_test_or_says_that_there_is_none() -> None:
+def test_each_row_about_data_at_rest_names_a_test_or_none() -> None:
     """Each row names a test, or states that Penstock does nothing."""
     table = TEXT.partition("## Data at rest")[2].partition("##")[0]
     lines = [line for line in table.splitlines() if line.startswith("| ")][2:]

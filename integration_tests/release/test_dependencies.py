@@ -35,7 +35,7 @@ def test_the_lock_is_that_of_all_packages() -> None:
         (f"grpcio>=1.85.1 {HASH}", "not by =="),
     ],
 )
-def test_a_lock_that_is_not_is_told(lock: str, words: str) -> None:
+def test_a_stale_lock_is_reported(lock: str, words: str) -> None:
     """Each of the ways in which it can be wrong."""
     assert words in "\n".join(lock_problems(lock, ["grpcio>=1.85"]))
 

@@ -80,7 +80,7 @@ def test_a_version_is_set_in_all_members_and_nothing_is_left_to_complain_about(r
     assert set_version(repository, "0.2.0", TODAY) == []
 
 
-def test_a_version_is_that_of_the_chart_and_the_recipe_too(repository: Path) -> None:
+def test_setting_a_version_updates_the_chart_and_the_recipe(repository: Path) -> None:
     """Helm requires a semantic version for a candidate. Images have the version of the packages."""
     set_version(repository, "0.2.0rc1", TODAY)
     chart, recipe = (yaml.safe_load((repository / name).read_text()) for name in DEPLOYED)
@@ -90,14 +90,14 @@ def test_a_version_is_that_of_the_chart_and_the_recipe_too(repository: Path) -> 
     assert {chart["appVersion"], recipe["context"]["version"]} == {one.version for one in find_members(ROOT)}
 
 
-def test_a_version_that_is_none_changes_nothing(repository: Path) -> None:
+def test_an_invalid_version_changes_nothing(repository: Path) -> None:
     before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
     with pytest.raises(ValueError, match="is not a version"):
         set_version(repository, "next", TODAY)
     assert {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()} == before
 
 
-def test_each_thing_that_is_wrong_is_told_with_its_cure(repository: Path) -> None:
+def test_each_problem_is_reported_with_its_remedy(repository: Path) -> None:
     """A version of its own, an unbounded sibling, no heading, no licence, another tag: one line each."""
     rpc = repository / "packages" / "rpc"
     rpc.joinpath("pyproject.toml").write_text(with_version((rpc / "pyproject.toml").read_text(), "0.3.0", []))
@@ -127,7 +127,7 @@ def test_unreleased_entries_become_those_of_the_version() -> None:
 
 
 @pytest.mark.parametrize("heading", ["## 0.1.0", "## 0.1.0 (2026-11-19)"])
-def test_entries_that_came_after_the_heading_of_a_version_join_it(heading: str) -> None:
+def test_later_entries_join_the_section_of_their_version(heading: str) -> None:
     """A heading without a date gets one, one with a date keeps it, and nothing is left as unreleased."""
     dated = heading if "(" in heading else f"{heading} (2026-11-20)"
     text = f"# Changelog\n\n## Unreleased\n\n- New.\n\n{heading}\n\n- Old.\n"
@@ -161,7 +161,7 @@ def follows(schema: str, file: Path) -> None:
 
 
 @each_workflow
-def test_a_workflow_is_one(workflow: Path) -> None:
+def test_workflows_follow_their_schema(workflow: Path) -> None:
     """By the schema of such files; every job has a bound in time, and no checkout leaves its token in the tree."""
     for schema in ("vendor.github-workflows", "custom.github-workflows-require-timeout"):
         follows(schema, workflow)
@@ -170,7 +170,7 @@ def test_a_workflow_is_one(workflow: Path) -> None:
         assert all(step["with"]["persist-credentials"] is False for step in checkouts)
 
 
-def test_only_jobs_that_publish_may_say_who_they_are() -> None:
+def test_only_publishing_jobs_have_an_identity_token() -> None:
     """Identity is for attestations, the index and the pages; all else of a workflow reads."""
     named, rights = set(), set()
     for workflow in WORKFLOWS:
@@ -292,7 +292,7 @@ def test_forms_and_settings_of_the_repository_follow_their_schemas() -> None:
     follows("vendor.renovate", GITHUB / "renovate.json")
 
 
-def test_a_commit_is_checked_by_the_tools_of_the_lint() -> None:
+def test_pre_commit_runs_the_tools_of_the_lint() -> None:
     """What runs before a commit, if it was installed, is what `hatch run lint` runs."""
     (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     entries = [" ".join(hook["entry"].removeprefix("hatch run ").split()[:2]) for hook in repository["hooks"]]
@@ -335,7 +335,7 @@ def test_every_cell_of_the_matrix_is_run_or_named() -> None:
     assert found[4].words == "no test was run: cannot be resolved"
 
 
-def test_a_python_that_is_only_a_name_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_that_does_not_run_counts_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Version managers leave launchers for versions that they do not start."""
     monkeypatch.setenv("PATH", str(tmp_path))
     for version, script in (("3.98", "echo 3.98"), ("3.99", "echo not installed >&2; exit 127")):

@@ -179,7 +179,7 @@ async def test_hosts_of_no_proxy_are_reached_directly(
     assert proxy.seen == []
 
 
-async def test_a_wrong_password_is_told(emulator: RunningEmulator, proxy: Proxy) -> None:
+async def test_a_wrong_password_is_reported(emulator: RunningEmulator, proxy: Proxy) -> None:
     """An error that names the proxy and no password, at once: trying again gives the same."""
     wrong = {"proxy_url": proxy.url.replace("hush", "hushed")}
     for tls in (True, False):
@@ -191,7 +191,7 @@ async def test_a_wrong_password_is_told(emulator: RunningEmulator, proxy: Proxy)
 
 
 @pytest.mark.parametrize("url", ["https://job:hush@proxy:3128", "socks5://proxy:1080", "http://proxy:port", "http://"])
-def test_what_is_no_http_proxy_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_proxies_than_http_are_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the option's name, or the variable's, and without the password."""
     with pytest.raises(AwsOptionError) as refused:
         AwsOptions(proxy_url=url)

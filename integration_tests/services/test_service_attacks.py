@@ -192,7 +192,7 @@ def test_a_connection_that_speaks_nonsense_ends_alone(service: Service, sent: by
     [b"\0\0\0\1\0half", b"\0\0\0", b"\0\xff\xff\xff\xff" + b"x" * 1000, b"\2\0\0\0\1x", b"\1\0\0\0\4junk"],
     ids=["message", "prefix", "4 GiB", "flag", "compressed"],
 )
-def test_half_a_message_is_no_message(service: Service, body: bytes) -> None:
+def test_an_incomplete_message_leaves_nothing_behind(service: Service, body: bytes) -> None:
     """A call with an endless message, or an invalid frame, leaves nothing behind, for every method."""
     for method in service.methods:
         with connect(service) as stranger:
@@ -253,7 +253,7 @@ def _everywhere(kind: Descriptor | None, text: str, depth: int = 0) -> Message:
     return message
 
 
-def test_the_log_tells_of_no_failure_of_its_own(service: Service) -> None:
+def test_the_log_has_no_unexpected_error(service: Service) -> None:
     """After all tests above, the log has no unexpected error and no token."""
     with raw_channel(service.address) as channel:
         assert ask(channel, service.quick(), timeout=DEADLINE)[0] is grpc.StatusCode.OK

@@ -88,7 +88,7 @@ def test_a_thousand_connections_leave_room_for_one_more(service: Service) -> Non
     assert answers(service)
 
 
-def test_a_client_that_reads_nothing_holds_nobody_up(service: Service) -> None:
+def test_a_client_that_does_not_read_delays_no_other_client(service: Service) -> None:
     """Its responses wait in the client and the service, up to HTTP/2's window. Other clients are served."""
     before = service.resident_bytes()
     with connect(service) as slow:

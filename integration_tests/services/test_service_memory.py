@@ -185,7 +185,7 @@ def ask_and_read_nothing(
     return grown
 
 
-def test_records_that_nobody_reads_are_held_once(tmp_path: Path) -> None:
+def test_unread_records_are_held_once(tmp_path: Path) -> None:
     """If many calls request the same range, the reader holds it once, also without a limit."""
     with ExitStack() as stack:
         kinesis = stack.enter_context(running_emulator(tls=False, enforce_limits=False))

@@ -325,7 +325,7 @@ def test_help_shows_no_environment() -> None:
     assert found == []
 
 
-def test_a_broken_store_shows_clients_neither_its_place_nor_its_inside(tmp_path: Path) -> None:
+def test_clients_see_no_details_of_a_broken_store(tmp_path: Path) -> None:
     """Clients learn that it cannot be used. The log has the file and the reason."""
     name, file = "consumer-registry", tmp_path / "kept-here.sqlite"
     with running(name, tmp_path, STORE=f"sqlite:///{file}") as service, raw_channel(service.address) as channel:
@@ -345,7 +345,7 @@ def test_a_broken_store_shows_clients_neither_its_place_nor_its_inside(tmp_path:
     ["credential_process = cat {}", "role_arn = arn:aws:iam::1:role/r\nweb_identity_token_file = {}"],
     ids=["process", "token"],
 )
-def test_a_broken_source_of_credentials_shows_clients_neither_its_place_nor_its_words(
+def test_clients_see_no_details_of_a_broken_credentials_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str
 ) -> None:
     """Clients learn that there are none. The log has the file or process, and the reason."""
@@ -383,7 +383,7 @@ def test_a_service_does_not_start_with_files_of_aws_that_cannot_be_read(tmp_path
     ],
     ids=lambda error: type(error).__name__,
 )
-async def test_errors_of_what_a_service_keeps_have_words_for_clients(error: Exception) -> None:
+async def test_errors_of_stores_have_messages_for_clients(error: Exception) -> None:
     """In the message and in the fields that travel along."""
     sent: list[tuple[object, ...]] = []
 

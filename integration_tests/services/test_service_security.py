@@ -67,7 +67,7 @@ def test_plain_text_does_not_get_in(locked: Service, pki: Pki) -> None:
         assert ask(channel, locked.quick())[0] is grpc.StatusCode.OK
 
 
-def test_who_is_turned_away_leaves_no_secret_in_the_log(locked: Service) -> None:
+def test_rejected_callers_leave_no_secret_in_the_log(locked: Service) -> None:
     """The log of all of the above."""
     log = locked.errors.read_text()
     assert TOKEN not in log

@@ -92,7 +92,7 @@ def test_a_service_does_not_show_itself_to_the_network_unprotected(
 
 
 @pytest.mark.parametrize("name", ["shard-reader", "console"])
-def test_a_service_shows_itself_to_the_network_if_it_is_told_so_twice(name: str, environment: dict[str, str]) -> None:
+def test_two_flags_open_a_service_to_the_network(name: str, environment: dict[str, str]) -> None:
     """Behind a proxy that encrypts and knows who calls."""
     module = "penstock.services." + name.replace("-", "_")
     flags = ["serve", "--host", "0.0.0.0", "--allow-plain-text", "--allow-unauthenticated"]
