@@ -19,7 +19,7 @@ _IMAGE = re.compile(r'<p><img alt="([^"]*)" src="[^"]*assets/([\w-]+\.svg)"\s*/?
 
 
 def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
-    """Add the pictures' colours, for who chooses light or dark on the page rather than in the system."""
+    """Add the pictures' colours for readers that choose light or dark on the page."""
     light, dark = dict(LIGHT), dict(DARK)
     for state, (_mark, day, night) in STATES.items():
         light |= {state.value: day[0], f"{state.value}-fill": day[1]}
@@ -33,12 +33,12 @@ def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Put pictures in the place of images of them."""
+    """Replace images with the pictures themselves."""
     return _IMAGE.sub(lambda found: f'<div class="picture">{(FOLDER / found[2]).read_text()}</div>', content)
 
 
 def drawings() -> Mapping[str, Callable[[], str]]:
-    """File name, and what draws it."""
+    """Return each file name with the function that draws it."""
     import picture_congestion
     import picture_drawings
 

@@ -1,4 +1,4 @@
-"""The public Python API: what each package lists in `__all__`, with the words of its docstrings."""
+"""The pages of the public Python API: the names in each `__all__`, with their docstrings."""
 
 import ast
 import importlib

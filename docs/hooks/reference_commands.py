@@ -1,4 +1,4 @@
-"""The commands, as their `--help` says it."""
+"""The pages of commands and settings, from the help texts."""
 
 import contextlib
 import importlib.metadata
@@ -24,7 +24,7 @@ def commands() -> list[str]:
 
 
 def help_text(*words: str) -> str:
-    """What a command says to `--help`, at a fixed width, wherever it runs."""
+    """Return the help text of a command at a fixed width."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "AWS_"))}
     said = io.StringIO()
     with (
@@ -37,20 +37,20 @@ def help_text(*words: str) -> str:
 
 
 def aligned(text: str) -> str:
-    """Lines of a pipe, which are apart by tabs, as columns; a `-` at the end, for nothing, is left out."""
+    """Convert lines with tabs into columns, without a trailing `-`."""
     rows = [line.removesuffix("\t-").split("\t") for line in text.splitlines()]
     widths = [max(map(len, column)) + 2 for column in zip_longest(*rows, fillvalue="")] if "\t" in text else []
     return "\n".join("".join(map(str.ljust, row, widths)).rstrip() for row in rows) if widths else text
 
 
 def subcommands(text: str) -> list[str]:
-    """Those that a command's help lists."""
+    """Return the sub-commands that a help text lists."""
     choices = _CHOICES.search(text)
     return choices[1].split(",") if choices else []
 
 
 def settings(text: str) -> Iterator[tuple[str, str, str]]:
-    """Flag, variable and meaning of each setting in a help text that has a variable of the environment behind it."""
+    """Yield flag, variable and meaning of each setting that has an environment variable."""
     options = _OPTIONS.split(text, maxsplit=1)[-1]
     for one in re.split(r"\n(?=  -)", options):
         if not one.strip():
@@ -63,7 +63,7 @@ def settings(text: str) -> Iterator[tuple[str, str, str]]:
 
 def commands_page() -> str:
     """All commands and their subcommands."""
-    parts = ["# Command line\n", "What each command says to `--help`.\n", "```text", help_text(), "```\n"]
+    parts = ["# Command line\n", "The help text of each command.\n", "```text", help_text(), "```\n"]
     for name in commands():
         text = help_text(name)
         parts += [f"## penstock {name}\n", "```text", text, "```\n"]
@@ -78,8 +78,8 @@ def settings_page() -> str:
     """The settings of each service, with their variables."""
     parts = [
         "# Settings of the services\n",
-        "Each flag of `serve` has a variable of the environment behind it; a flag wins. Tokens are given by a file or "
-        "a variable, never by a flag. [Run the services](../how-to/run-the-services.md) shows them at work.\n",
+        "Each flag of `serve` has an environment variable. The flag takes precedence. Tokens come from a file or a "
+        "variable, never from a flag. [Run the services](../how-to/run-the-services.md) has examples.\n",
     ]
     for name in commands():
         if "serve" in subcommands(help_text(name)):

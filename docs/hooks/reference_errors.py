@@ -1,4 +1,4 @@
-"""All errors of all packages: what each means, and what cures it."""
+"""The page of all errors with their causes and remedies."""
 
 import re
 from itertools import groupby
@@ -16,10 +16,10 @@ def page() -> str:
     """The page."""
     parts = [
         "# Errors\n",
-        "Each error carries its facts as fields, and its message says what to do. Spark shows an error as the last "
-        "line of a traceback. Errors that are indented are special cases of the one above. A name in capitals is a "
-        "code: the message of the error begins with it, and `error.code` holds it. On the command line `penstock "
-        "errors DataLossError` or `penstock errors CONSUMER_LIMIT` says the same of one error.\n",
+        "Each error has its facts as fields, and its message says what to do. Spark shows an error as the last line of "
+        "a traceback. Indented errors are special cases of the error above. A name in capitals is a code: the message "
+        "begins with it, and `error.code` contains it. `penstock errors DataLossError` and `penstock errors "
+        "CONSUMER_LIMIT` print the same for one error.\n",
     ]
     for module, errors in groupby(known_errors(), key=lambda one: one.module):
         parts += [f"## {module}\n", "| error | when | what to do |", "| --- | --- | --- |", *map(_row, errors), ""]

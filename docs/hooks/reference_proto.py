@@ -1,4 +1,4 @@
-"""The contracts, out of the comments of their `.proto` files."""
+"""The page of contracts, from the comments of the `.proto` files."""
 
 import re
 from collections.abc import Callable
@@ -51,7 +51,7 @@ class Contract:
 
 
 def parse(text: str) -> Contract:
-    """What a file says; comments belong to what follows them."""
+    """Parse a file. A comment belongs to the definition after it."""
     contract = Contract()
     comment: list[str] = []
     open_blocks: list[Block | None] = []  # None: a oneof, whose fields belong to its message
@@ -92,10 +92,10 @@ def page(root: Path) -> str:
     """The page of all contracts of a repository."""
     parts = [
         "# Contracts\n",
-        "The services speak gRPC. These are their contracts, with the words of the `.proto` files; Python's generated "
-        "code is `penstock-proto`. Package versions (`v1`) only ever gain fields.\n",
-        "A service refuses a request that breaks the rules of a field with INVALID_ARGUMENT. It refuses one that names "
-        "a resource to which the caller has no right with PERMISSION_DENIED. Lengths are the longest accepted ones.\n",
+        "The gRPC services, with the comments of the `.proto` files. The generated Python code is `penstock-proto`. "
+        "A package version (`v1`) only gains fields.\n",
+        "A request that breaks the rules of a field fails with INVALID_ARGUMENT. A request for a resource to which the "
+        "caller has no right fails with PERMISSION_DENIED. Lengths are maxima.\n",
     ]
     for file in sorted((root / "proto").rglob("*.proto")):
         contract = parse(file.read_text())
