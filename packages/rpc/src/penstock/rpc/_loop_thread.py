@@ -14,7 +14,6 @@ from penstock.rpc.errors import LoopThreadClosedError, LoopThreadForkedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-    from types import TracebackType
 
 
 class Signal:
@@ -173,9 +172,7 @@ class LoopThread:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _refuse_if_unusable(self) -> None:

@@ -18,7 +18,7 @@ from penstock.rpc._flags import host_of
 from penstock.rpc._security.security import ClientSecurity
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
 
 _WRITE_FAILED: Final = "Internal error from Core"
@@ -123,14 +123,24 @@ def channel_options(max_message_bytes: int, max_received_bytes: int | None = Non
     ]
 
 
-def _client_options(endpoint: str, security: ClientSecurity, max_message_bytes: int) -> list[tuple[str, Any]]:
+def _opener(
+    package: Any, endpoint: str, security: ClientSecurity, max_message_bytes: int, **more: Any
+) -> Callable[[], Any]:
+    """What opens a channel of `grpc` or `grpc.aio`, with the files of the security as they are by then."""
+    security.check_endpoint(endpoint)
     options = channel_options(max_message_bytes)
     if security.server_name is not None:
         options.append(("grpc.ssl_target_name_override", security.server_name))
     if endpoint.startswith("unix:"):
         # A certificate names a host: a socket belongs to this host.
         options.append(("grpc.default_authority", host_of(endpoint)))
-    return options
+
+    def open_one() -> Any:
+        if security.uses_tls:
+            return package.secure_channel(endpoint, security.channel_credentials(), options, **more)
+        return package.insecure_channel(endpoint, options, **more)
+
+    return open_one
 
 
 def open_channel(
@@ -147,15 +157,7 @@ def open_channel(
         RpcOptionError: a file cannot be read, or the token would be sent in plain text to another machine.
     """
     security = security or ClientSecurity()
-    security.check_endpoint(endpoint)
-    options = _client_options(endpoint, security, max_message_bytes)
-
-    def open_one() -> grpc.Channel:
-        if security.uses_tls:
-            return grpc.secure_channel(endpoint, security.channel_credentials(), options)
-        return grpc.insecure_channel(endpoint, options)
-
-    channel = RotatingChannel(security, open_one)
+    channel = RotatingChannel(security, _opener(grpc, endpoint, security, max_message_bytes))
     traced = intercept_channel(channel, client_interceptor())  # type: ignore[no-untyped-call]  # no annotations
     return cast(grpc.Channel, traced)
 
@@ -172,15 +174,7 @@ def open_aio_channel(
         RpcOptionError: a file cannot be read, or the token would be sent in plain text to another machine.
     """
     security = security or ClientSecurity()
-    security.check_endpoint(endpoint)
     interceptors: list[Any] = list(aio_client_interceptors())  # type: ignore[no-untyped-call]  # no annotations
     interceptors += [CancelUnaryUnary(), KeepStatusStreamStream()]
-    options = _client_options(endpoint, security, max_message_bytes)
-
-    def open_one() -> grpc.aio.Channel:
-        if security.uses_tls:
-            credentials = security.channel_credentials()
-            return grpc.aio.secure_channel(endpoint, credentials, options, interceptors=interceptors)
-        return grpc.aio.insecure_channel(endpoint, options, interceptors=interceptors)
-
+    open_one = _opener(grpc.aio, endpoint, security, max_message_bytes, interceptors=interceptors)
     return cast("grpc.aio.Channel", RotatingAioChannel(security, open_one))

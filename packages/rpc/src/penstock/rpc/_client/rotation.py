@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.rpc._security.security import ClientSecurity
-
-
-_log = logging.getLogger("penstock.rpc")
 
 
 class Generation:

@@ -57,21 +57,30 @@ def read_file(path: Path | None, option: str) -> bytes | None:
 class FileChanges:
     """Whether files have changed since they were read last. For one thread at a time.
 
-    A change that cannot be taken over is tried again every second: what was in the way, as a lack of open files, may be
-    gone, though the files are as before.
+    A change that cannot be taken over is tried again every second: the cause, such as a lack of open files, may be gone
+    although the files are as before.
 
     Args:
-        look: gives what tells the files from others, as `stamp_of` does.
+        look: gives a value that differs when a file has changed, as `stamp_of` does.
         kept: what the log says while a change is not taken over, such as "the certificates stay as they were".
         clock: monotonic seconds.
+        errors: counts changes that could not be taken over.
     """
 
-    def __init__(self, look: Callable[[], Stamp], kept: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        look: Callable[[], Stamp],
+        kept: str,
+        clock: Callable[[], float] = time.monotonic,
+        errors: Counter | None = None,
+    ) -> None:
         self._look = look
         self._kept = kept
         self._clock = clock
-        self._seen = look()
+        self._errors = errors
+        self._seen: Stamp | None = look()
         self._failed: Stamp | None = None
+        self._failing_since: float | None = None
         self._again_at = 0.0
 
     def take_over(self, read: Callable[[], T]) -> T | None:
@@ -80,27 +89,40 @@ class FileChanges:
         None while they are as before, while `read` raises, and where they change while they are read, as what was read
         may not fit together then: the next call looks again.
         """
-        stamp = self._look()
-        if stamp == self._seen or (stamp == self._failed and self._clock() < self._again_at):
+        stamp, now = self._look(), self._clock()
+        if stamp == self._seen:
+            self._failed = self._failing_since = None
+            return None
+        if stamp == self._failed and now < self._again_at:
             return None
         try:
             made = read()
         except Exception as error:
             if stamp != self._failed:
-                _log.warning("%s: %s", self._kept, error)
-            self._failed, self._again_at = stamp, self._clock() + _AGAIN_SECONDS
+                _log.error("%s: %s", self._kept, error)
+                if self._errors is not None:
+                    self._errors.add(1)
+            self._failed, self._again_at = stamp, now + _AGAIN_SECONDS
+            self._failing_since = now if self._failing_since is None else self._failing_since
             return None
         if self._look() != stamp:
             return None
-        self._seen, self._failed = stamp, None
+        self._seen, self._failed, self._failing_since = stamp, None, None
         return made
+
+    def is_over(self) -> bool:
+        """Whether changes could not be taken over for `KEPT_SECONDS`. The files then count as changed."""
+        if self._failing_since is None or self._clock() - self._failing_since <= KEPT_SECONDS:
+            return False
+        self._seen = None
+        return True
 
 
 class RereadFile(Generic[T]):
     """What a file says, read again when it has changed. Safe to use from several threads.
 
     A file that cannot be read, or is malformed, changes nothing for `KEPT_SECONDS`, as it may be in the middle of a
-    change; then it says nothing any more.
+    change; after that it counts as empty.
 
     Args:
         path: the file.
@@ -109,10 +131,10 @@ class RereadFile(Generic[T]):
         nothing: the value that counts when the file can no longer be read.
         noun: one of what it holds, for the log.
         errors: counts changed files that could not be read.
-        clock: seconds that only grow.
+        clock: monotonic seconds.
 
     Raises:
-        RpcOptionError: at first, it cannot be read or is malformed.
+        RpcOptionError: the file cannot be read or is malformed; only when the object is made.
     """
 
     def __init__(
@@ -127,50 +149,26 @@ class RereadFile(Generic[T]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._path = path
-        self._option = option
-        self._parse = parse
         self._nothing = nothing
         self._noun = noun
-        self._clock = clock
         self._lock = threading.Lock()
-        self._errors = errors
-        self._stamp: Stamp = stamp_of([path])
+        kept = f"the {noun}s stay as they were, for {KEPT_SECONDS:.0f} s at most"
+        self._changes = FileChanges(lambda: stamp_of([path]), kept, clock, errors)
+        self._read: Callable[[], T] = lambda: parse(read_file(path, option) or b"")
         self._value = self._read()
-        self._unreadable_since: float | None = None
-        self._again_at = 0.0
 
     def value(self) -> T:
         """What the file says now."""
-        stamp = stamp_of([self._path])
         with self._lock:
-            if stamp != self._stamp or (self._unreadable_since is not None and self._clock() >= self._again_at):
-                self._take_over(is_new=stamp != self._stamp)
-                self._stamp = stamp
-            since = self._unreadable_since
-            if since is not None and self._value != self._nothing and self._clock() - since > KEPT_SECONDS:
+            found = self._changes.take_over(self._read)
+            if found is not None:
+                self._value = found
+                if found != self._nothing:
+                    _log.info("took over the changed %ss of %s", self._noun, self._path)
+                else:
+                    _log.warning("%s holds no %s any more: all of them are revoked", self._path, self._noun)
+            elif self._value != self._nothing and self._changes.is_over():
                 self._value = self._nothing
-                _log.error(
-                    "%s cannot be read for %.0f s: no %s is taken any more", self._path, KEPT_SECONDS, self._noun
-                )
+                words = "%s cannot be read for %.0f s: no %s is taken any more"
+                _log.error(words, self._path, KEPT_SECONDS, self._noun)
             return self._value
-
-    def _take_over(self, *, is_new: bool) -> None:
-        try:
-            self._value = self._read()
-        except RpcOptionError as error:
-            self._again_at = self._clock() + _AGAIN_SECONDS
-            if self._unreadable_since is None:
-                self._unreadable_since = self._clock()
-            if not is_new:
-                return
-            self._errors.add(1)
-            _log.error("the %ss stay as they were, for %.0f s at most: %s", self._noun, KEPT_SECONDS, error)
-            return
-        self._unreadable_since = None
-        if self._value != self._nothing:
-            _log.info("took over the changed %ss of %s", self._noun, self._path)
-        else:
-            _log.warning("%s holds no %s any more: all of them are revoked", self._path, self._noun)
-
-    def _read(self) -> T:
-        return self._parse(read_file(self._path, self._option) or b"")

@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
@@ -167,20 +166,16 @@ class ServerSettings:
 
     Each may hold a message of the largest size in memory. None, the default: as many as they like.
     """
-    max_streams_per_connection: int = 1_000
-    """Calls at a time on one connection; a client's further calls wait for one to end."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise RpcOptionError("port", f"{self.port} is not between 0 and 65535")
         if self.socket_path is not None:
             check_socket_path(self.socket_path)
-        if self.max_connections < 1:
-            raise RpcOptionError("max_connections", "must be at least 1")
-        if self.calls_at_once is not None and self.calls_at_once < 1:
-            raise RpcOptionError("calls_at_once", "must be at least 1")
-        if self.max_streams_per_connection < 1:
-            raise RpcOptionError("max_streams_per_connection", "must be at least 1")
+        for name in ("max_connections", "calls_at_once"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise RpcOptionError(name, "must be at least 1")
         if not self.drain_seconds >= 0:
             raise RpcOptionError("drain_seconds", "must not be negative")
         self.security.check_host(self.host)
@@ -282,7 +277,8 @@ class GrpcServer:
                 # Clients that connect and say nothing are disconnected after this time; gRPC's default is two minutes.
                 ("grpc.server_handshake_timeout_ms", 20_000),
                 ("grpc.max_allowed_incoming_connections", settings.max_connections),
-                ("grpc.max_concurrent_streams", settings.max_streams_per_connection),
+                # A client's further calls wait for one to end.
+                ("grpc.max_concurrent_streams", 1_000),
             ],
         )
         for add in self._register:
@@ -331,12 +327,7 @@ class GrpcServer:
             calls_at_once=settings.calls_at_once,
         )
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._health is not None:
             self._health.end()
         if self._server is not None:
