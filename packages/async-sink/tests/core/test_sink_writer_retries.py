@@ -93,19 +93,6 @@ async def test_with_fail_on_error_the_first_failure_ends_the_writer(
     assert (record.record_number, record.attempts, record.error_code) == (3, 1, "Poison")
 
 
-async def test_an_entry_has_so_many_attempts_and_no_more(
-    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
-) -> None:
-    """After the last one the writer fails, and says which record."""
-    fake.script = [fake.fail(0), fake.fail(0)]
-    async with make_writer(max_attempts=2) as writer:
-        await writer.write_many("0123456789")
-        await clock.advance(0.05)
-        with pytest.raises(RecordsRejectedError) as caught:
-            await writer.flush()
-    assert caught.value.records[0].attempts == 2
-
-
 async def test_a_request_without_an_answer_is_sent_again(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
 ) -> None:

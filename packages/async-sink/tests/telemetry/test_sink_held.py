@@ -6,9 +6,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from sink_fixtures import numbers
 
 from penstock.async_sink import (
     All,
@@ -215,27 +212,3 @@ async def test_a_handler_that_does_not_return_is_logged(
     await settle()
     await flushing
     await writer.close()
-
-
-async def test_the_wait_is_a_metric(make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock) -> None:
-    """Seconds of the record that is held, 0 while none is."""
-    reader = InMemoryMetricReader()
-    fake.script = [fake.hold()]
-
-    def held_seconds() -> float:
-        data = reader.get_metrics_data()
-        assert data is not None
-        (metric,) = [
-            metric for metric in data.resource_metrics[0].scope_metrics[0].metrics if metric.name == "heldrecordtime"
-        ]
-        return float(max(point.value for point in numbers(metric)))
-
-    async with make_writer(meter_provider=MeterProvider([reader]), request_timeout=timedelta(minutes=1)) as writer:
-        await writer.write_many(list("0123456789"))
-        await clock.advance(5.0)
-        assert held_seconds() == 0.0
-        await clock.advance(15.0)
-        assert held_seconds() == pytest.approx(17.5)
-        fake.requests[0].answer.set()
-        await settle()
-        assert held_seconds() == 0.0

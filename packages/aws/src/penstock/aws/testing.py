@@ -88,15 +88,9 @@ def running_sts() -> Iterator[Sts]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        sts = Sts(f"http://127.0.0.1:{server.server_port}")
-        thread = Thread(target=server.serve_forever, args=(0.01,), name="sts")
-        thread.start()
-        try:
-            yield sts
-        finally:
-            server.shutdown()
-            thread.join()
+    with _serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as port:
+        sts = Sts(f"http://127.0.0.1:{port}")
+        yield sts
 
 
 class Proxy:
@@ -177,12 +171,19 @@ def running_proxy(user: str = "", password: str = "") -> Iterator[Proxy]:
         def handle_error(self, request: object, client_address: object) -> None:
             pass
 
-    with Server(("127.0.0.1", 0), Handler) as server:
-        proxy = Proxy(server.server_port, user, password)
-        thread = Thread(target=server.serve_forever, args=(0.01,), name="proxy")
+    with _serving(Server(("127.0.0.1", 0), Handler)) as port:
+        proxy = Proxy(port, user, password)
+        yield proxy
+
+
+@contextmanager
+def _serving(server: ThreadingHTTPServer) -> Iterator[int]:
+    """Run a server in a thread; its port."""
+    with server:
+        thread = Thread(target=server.serve_forever, args=(0.01,), name="test server")
         thread.start()
         try:
-            yield proxy
+            yield server.server_port
         finally:
             server.shutdown()
             thread.join()

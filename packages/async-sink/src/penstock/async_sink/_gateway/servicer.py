@@ -172,7 +172,7 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
             raise SinkError.of("GATEWAY_CONTRACT", reason="the first request must be hello")
         await self._check_location(first.hello)
         shared = await self._destinations.get(first.hello.kind, name)
-        _check_account(first.hello, shared)
+        _refuse_mismatch(first.hello, AwsLocation(account_id=shared.account_id))
         saying = asyncio.create_task(self._say_progress(shared, session), name="gateway progress")
         try:
             session.awaits_credit = first.hello.takes_signs_of_life_first
@@ -218,20 +218,7 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
             location = await asyncio.to_thread(self._location, hello.kind)
         except AwsError as error:
             raise DestinationError(hello.destination, type(error).__name__, str(error)) from error
-        caller = AwsLocation(
-            region=hello.caller.region,
-            # The ARN of a stream identifies it, also in another account.
-            account_id="" if hello.destination.startswith("arn:") else hello.caller.account_id,
-            endpoint_url=hello.caller.endpoint_url,
-        )
-        different = caller.mismatch(location, self._endpoint_aliases)
-        if different is not None:
-            raise LocationMismatchError(
-                destination=f"{hello.kind} {hello.destination}",
-                fact=different.fact,
-                caller=different.caller,
-                found=different.service,
-            )
+        _refuse_mismatch(hello, location, self._endpoint_aliases)
 
     def _write(self, batch: pb.Batch, hello: pb.Hello, shared: SharedDestination, session: ClientSession) -> None:
         if shared.failure is not None:
@@ -255,16 +242,26 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
             raise
 
 
-def _check_account(hello: pb.Hello, shared: SharedDestination) -> None:
-    """Refuse a client that means a destination of this name in another account.
+def _refuse_mismatch(hello: pb.Hello, location: AwsLocation, aliases: Sequence[str] = ()) -> None:
+    """Refuse a client that means a destination in another region, account or endpoint.
 
     Raises:
-        LocationMismatchError: both accounts are known, and they differ.
+        LocationMismatchError: a fact that both sides know differs.
     """
-    meant = "" if hello.destination.startswith("arn:") else hello.caller.account_id
-    if meant and shared.account_id and meant != shared.account_id:
-        destination = f"{hello.kind} {hello.destination}"
-        raise LocationMismatchError(destination=destination, fact="account", caller=meant, found=shared.account_id)
+    caller = AwsLocation(
+        region=hello.caller.region,
+        # The ARN of a stream identifies it, also in another account.
+        account_id="" if hello.destination.startswith("arn:") else hello.caller.account_id,
+        endpoint_url=hello.caller.endpoint_url,
+    )
+    different = caller.mismatch(location, aliases)
+    if different is not None:
+        raise LocationMismatchError(
+            destination=f"{hello.kind} {hello.destination}",
+            fact=different.fact,
+            caller=different.caller,
+            found=different.service,
+        )
 
 
 def _stats(shared: SharedDestination) -> pb.DestinationStats:

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import md5
 from math import cbrt, floor
 from typing import Any
@@ -23,9 +23,6 @@ class ShardMap:
         self._lowest: list[int] = []
         self._highest: list[int] = []
         self._shards: list[str] = []
-
-    def __len__(self) -> int:
-        return len(self._shards)
 
     @property
     def shards(self) -> tuple[str, ...]:
@@ -114,8 +111,6 @@ class ShardBucket:
         self._scale_before = 1.0
         self._share = 0.0
         self._decreased_at = now
-        self.throttled = 0
-        """Entries that were refused."""
 
     def scale(self, now: float) -> float:
         """The share of the full rate that is in use."""
@@ -126,7 +121,6 @@ class ShardBucket:
 
     def answered(self, accepted: int, throttled: int, submitted_at: float, now: float) -> None:
         """Process an answer with these numbers of accepted and throttled entries."""
-        self.throttled += throttled
         if not throttled or submitted_at < self._decreased_at:
             return
         self._scale_before = self.scale(now)
@@ -228,11 +222,6 @@ class PerShardRateLimitingStrategy:
     def shards(self) -> Sequence[str]:
         """Shards that answers have named."""
         return self._map.shards
-
-    @property
-    def throttled(self) -> Mapping[str, int]:
-        """Entries that were refused, by shard."""
-        return {shard: bucket.throttled for shard, bucket in self._buckets.items()}
 
     def scale(self, shard: str, now: float) -> float:
         """The share of its full rate that a shard currently gets."""
