@@ -92,7 +92,7 @@ def of(files: Path, name: str, **more: Any) -> ServerSecurity:
     return ServerSecurity(certificate_file=files / f"{name}.pem", private_key_file=files / f"{name}.key", **more)
 
 
-async def test_who_is_not_there_is_told_with_the_command_that_starts_it() -> None:
+async def test_a_missing_service_is_reported_with_the_command_that_starts_it() -> None:
     """No server listens; the host is unknown; another program or another service listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -117,7 +117,7 @@ async def test_who_is_not_there_is_told_with_the_command_that_starts_it() -> Non
         assert has(await told("--endpoint", f"{host}:{port}"), "something else listens", away=True)
 
 
-async def test_tls_on_one_side_only_is_told_with_the_flag_to_give_or_leave_out(files: Path) -> None:
+async def test_tls_on_one_side_only_is_reported_with_the_flag_to_change(files: Path) -> None:
     """Also an authority or a name that does not fit, and mutual TLS without a certificate."""
     async with server() as plain:
         said = await told("--endpoint", plain.address, "--ca-file", str(files / "ca.pem"))
@@ -134,7 +134,7 @@ async def test_tls_on_one_side_only_is_told_with_the_flag_to_give_or_leave_out(f
         assert has(said, "mutual TLS", "--certificate-file", away=True)
 
 
-async def test_a_token_that_is_missing_or_wrong_is_told_and_never_shown() -> None:
+async def test_a_missing_or_wrong_token_is_reported_and_never_shown() -> None:
     """The service is there: it says no."""
     async with server(ServerSecurity(token="a-secret-of-these-tests-with-32-characters")) as running:
         assert has(await told("--endpoint", running.address), "missing", "--token-file", away=False)
@@ -165,7 +165,7 @@ def test_tls_is_turned_on_by_a_variable_too(monkeypatch: pytest.MonkeyPatch, tex
 
 
 @pytest.mark.parametrize("text", ["yes", "1", "tru"])
-def test_a_variable_that_is_neither_true_nor_false_is_no_plain_text(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_a_variable_that_is_neither_true_nor_false_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """It is refused, before a token goes anywhere; the help names it."""
     monkeypatch.setenv(f"{PREFIX}_TLS", text)
     with pytest.raises(RpcOptionError, match=f"'{text}' is neither true nor false") as refused:
@@ -187,7 +187,7 @@ def test_a_variable_that_is_neither_true_nor_false_is_no_plain_text(monkeypatch:
         ("postgres://user:planted-secret@host/a", "give the path of a file"),
     ],
 )
-def test_a_url_is_no_path_of_a_file(text: str, cure: str) -> None:
+def test_a_url_in_place_of_a_path_is_refused(text: str, cure: str) -> None:
     """It would be a path below the working folder, and its password stays where it is."""
     with pytest.raises(RpcOptionError, match=cure) as refused:
         read_path("store", text)

@@ -28,7 +28,9 @@ def put(folder: Path, name: str, leaf: trustme.LeafCert) -> tuple[Path, Path]:
     return certificate, key
 
 
-async def test_health_is_told_by_an_exit_code_and_a_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+async def test_health_is_reported_by_an_exit_code_and_a_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """0 for a server and a service that serve, 1 for a service that it does not know and for a server that is gone."""
     async with server(token="a-secret-of-these-tests-with-32-characters") as running:
         endpoint = running.address
@@ -44,7 +46,7 @@ async def test_health_is_told_by_an_exit_code_and_a_line(capsys: pytest.CaptureF
     assert "UNREACHABLE" in capsys.readouterr().out
 
 
-async def test_who_watches_health_learns_how_it_is_and_when_it_ends() -> None:
+async def test_watching_health_reports_the_state_and_the_end() -> None:
     """With the token where one is needed, of the server and of each service; one that is not here is unknown."""
     token = "a-secret-of-these-tests-with-32-characters"
     settings = ServerSettings(security=ServerSecurity(token=token), drain_seconds=5)
@@ -178,7 +180,9 @@ def test_a_wrong_setting_is_named(environment: dict[str, str], words: str, capsy
         (["--endpoint", "127.0.0.1:1", "--timeout-seconds", "nan"], "--timeout-seconds: 'nan'"),
     ],
 )
-def test_wrong_usage_is_told_in_one_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_reported_in_one_line(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Which names the help, as the other commands do."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)

@@ -189,7 +189,7 @@ def test_an_async_generator_is_iterated_and_closed_on_the_loop() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_child_is_told_and_leaves_the_parents_loop_alone() -> None:
+def test_a_forked_child_gets_an_error_and_leaves_the_parents_loop_alone() -> None:
     """A child has no such thread: a call says so instead of waiting for ever, and the parent still works."""
     with LoopThread("penstock test") as loop:
         child = os.fork()
@@ -206,7 +206,7 @@ def test_a_forked_child_is_told_and_leaves_the_parents_loop_alone() -> None:
         assert loop.call(give("a")) == "a"
 
 
-def test_closing_lets_go_of_who_waits_for_what_does_not_end() -> None:
+def test_closing_releases_callers_that_wait_for_an_endless_call() -> None:
     """The coroutine ignores its cancellation; its caller gets the error anyway."""
     began = threading.Event()
     seen: list[str] = []

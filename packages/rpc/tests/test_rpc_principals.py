@@ -188,7 +188,7 @@ async def test_methods_are_refused_before_their_message_is_read(file: Path) -> N
 @pytest.mark.parametrize(
     "token", [None, "a-token-that-is-unknown-with-32-characters", sha256(ORDERS)], ids=["none", "wrong", "digest"]
 )
-async def test_who_is_no_principal_does_not_get_in(file: Path, token: str | None) -> None:
+async def test_callers_that_are_not_principals_are_refused(file: Path, token: str | None) -> None:
     """Nor by what the file says of a token."""
     async with serving(file) as (server, _), calling(server.address, token) as stub:
         code, details = await refusal(stub.GetJob(pb.GetJobRequest(job_id="orders"), timeout=DEADLINE))
@@ -269,7 +269,7 @@ async def test_two_principals_use_one_id_for_leases_of_their_own(file: Path) -> 
     assert await known_as(ADMIN, of_orders[1]) == (of_orders[1], of_orders[1])
 
 
-async def test_a_certificate_proves_who_calls(tmp_path: Path) -> None:
+async def test_a_certificate_identifies_its_principal(tmp_path: Path) -> None:
     """Alone, or together with a token where a principal has both."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
@@ -618,7 +618,7 @@ async def test_a_stream_ends_soon_after_its_caller_was_taken_back(file: Path, ch
         assert servicer.watched == 0
 
 
-async def test_who_watches_health_is_looked_at_like_every_stream(file: Path) -> None:
+async def test_watches_of_health_are_checked_again_like_every_stream(file: Path) -> None:
     """Until its principal is taken back."""
     async with (
         serving(file, recheck_seconds=0.05) as (server, _),
@@ -653,7 +653,7 @@ async def read_on(call: grpc.aio.UnaryStreamCall[pb.WatchRequest, pb.WatchRespon
             pass
 
 
-async def test_a_stream_goes_on_while_its_caller_may_call(file: Path) -> None:
+async def test_a_stream_continues_while_its_caller_has_rights(file: Path) -> None:
     """However often the file changes otherwise."""
     async with serving(file, recheck_seconds=0.02) as (server, servicer), calling(server.address, ORDERS) as stub:
         call = stub.Watch(pb.WatchRequest(job_id="orders"), timeout=DEADLINE)

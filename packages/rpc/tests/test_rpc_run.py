@@ -33,7 +33,7 @@ class Starting(AbstractAsyncContextManager[Served]):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_service_ends_when_it_is_told_to_while_it_starts(
+def test_a_service_ends_on_a_signal_while_it_starts(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It tidies up, prints no ready line, and exits with 0."""

@@ -113,7 +113,7 @@ async def test_health_and_reflection_answer_while_the_server_is_open() -> None:
         assert SERVICE in {service.name for service in listed.list_services_response.service}
 
 
-async def test_an_error_that_nobody_foresaw_tells_nothing_from_inside(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unforeseen_error_discloses_nothing_internal(caplog: pytest.LogCaptureFixture) -> None:
     """The log has it, with its traceback."""
     async with server() as running, open_aio_channel(running.address) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as told:
@@ -287,7 +287,7 @@ async def test_a_server_listens_on_an_address_of_ipv6(host: str) -> None:
         assert await watch(running.address) == [0, 1, 2]
 
 
-def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(tmp_path: Path) -> None:
+def test_a_key_with_a_passphrase_is_refused_without_a_prompt(tmp_path: Path) -> None:
     """A service that asked at its terminal would wait for ever, and gRPC takes no passphrase."""
     trustme.CA().issue_cert("localhost").cert_chain_pems[0].write_to_path(str(tmp_path / "server.pem"))
     head = "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00112233445566778899AABBCCDDEEFF"
@@ -377,7 +377,7 @@ async def test_a_stream_that_is_refused_while_it_is_written_ends_by_what_the_ser
     assert told == {(grpc.StatusCode.UNAUTHENTICATED, "the bearer token is missing or wrong"): 30}
 
 
-async def test_a_stream_that_its_server_ends_in_good_order_while_it_is_written_is_no_error() -> None:
+async def test_a_stream_that_the_server_closes_during_a_write_raises_no_error() -> None:
     """Such as one that drains: the status that was lost is OK."""
 
     async def write_on() -> AsyncIterator[bytes]:

@@ -74,7 +74,7 @@ async def test_what_a_killed_server_left_is_replaced_and_a_living_one_is_not(tmp
 
 
 @pytest.mark.parametrize("name", ["file", "missing/socket"])
-async def test_a_path_that_cannot_be_listened_on_is_told(tmp_path: Path, name: str) -> None:
+async def test_a_path_that_cannot_be_listened_on_is_reported(tmp_path: Path, name: str) -> None:
     """A file that is not a socket stays as it is."""
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ServerStartError, match="its folder must exist") as told:

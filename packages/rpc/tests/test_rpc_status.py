@@ -71,7 +71,7 @@ async def test_an_error_with_a_code_crosses_whole_and_its_code_decides_the_statu
     assert (arrived.code, arrived.facts, str(arrived)) == (error.code, error.facts, str(error))
 
 
-def test_a_code_of_a_newer_service_is_no_typed_error() -> None:
+def test_an_unknown_code_of_a_newer_service_gives_no_typed_error() -> None:
     assert typed_error(Answer('{"code": "STORE_LOST", "facts": {}}', "StoreError"), [StoreError]) is None
 
 

@@ -19,7 +19,7 @@ time.sleep(600)
 """
 
 
-async def test_a_signal_wakes_all_who_wait_the_longest_waiting_first() -> None:
+async def test_a_signal_wakes_all_waiters_in_their_order() -> None:
     changed, woken = Signal(), list[int]()
 
     async def wait(number: int) -> None:
@@ -38,7 +38,7 @@ async def test_a_signal_wakes_all_who_wait_the_longest_waiting_first() -> None:
     await late
 
 
-async def test_a_signal_that_does_not_come_is_waited_for_as_long_as_told() -> None:
+async def test_a_wait_for_a_signal_ends_after_its_timeout() -> None:
     await Signal().wait(0.01)
     with pytest.raises(TimeoutError):
         # A time-out of the caller is the caller's.
@@ -73,7 +73,7 @@ def test_a_file_that_is_unlocked_is_free_for_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["soon", "", "1.5", "1e400"])
-def test_what_is_no_number_is_refused_by_the_name_of_its_setting(text: str) -> None:
+def test_an_invalid_number_is_refused_with_the_name_of_its_setting(text: str) -> None:
     with pytest.raises(RpcOptionError, match=f"'{text}' is not a whole number") as refused:
         read_number("max_jobs", text, int, of="a whole number")
     assert refused.value.option == "max_jobs"

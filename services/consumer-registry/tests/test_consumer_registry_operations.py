@@ -74,7 +74,7 @@ def test_gc_shows_orphans_and_ends_ours(
         assert consumer_names() == []
 
 
-def test_a_lease_is_released_by_force_and_its_holder_is_told(
+def test_a_lease_is_released_by_force_and_its_holder_stops(
     serve: Serve, request_lease: MakeRequest, command: Command, eventually: Eventually
 ) -> None:
     """By its next heartbeat, through `on_lost`; without --force nothing happens."""
@@ -156,7 +156,7 @@ def test_columns_stay_aligned() -> None:
     ]
 
 
-def test_streams_of_one_name_are_told_apart_by_their_arns() -> None:
+def test_streams_of_one_name_are_distinguished_by_their_arns() -> None:
     """Of two accounts; any other goes by its name."""
     arns = [f"arn:aws:kinesis:eu-west-1:{account}:stream/flights" for account in ("123456789012", "999999999999")]
     found = [consumer(stream_name="flights", stream_arn=arn) for arn in arns]

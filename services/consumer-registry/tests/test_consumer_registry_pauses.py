@@ -137,7 +137,7 @@ def test_a_job_that_stood_still_takes_its_lease_back_and_registers_again(
         eventually(lambda: consumer_names() == [], 60)
 
 
-def test_a_job_that_stood_still_is_told_who_has_its_consumer(
+def test_a_job_that_was_frozen_learns_which_job_has_its_consumer(
     place: Place, start_job: StartJob, request_lease: MakeRequest, consumer_names: ConsumerNames, eventually: Eventually
 ) -> None:
     """A rival that waited gets the consumer, and keeps it when the first job continues."""

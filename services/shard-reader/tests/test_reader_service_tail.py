@@ -115,7 +115,7 @@ def test_lag_is_the_age_of_the_first_record_behind_the_checkpoint(emulator: Runn
     assert "nothing" in done.stderr
 
 
-def test_lag_in_a_stream_that_was_made_anew_is_none(emulator: RunningEmulator, tmp_path: Path) -> None:
+def test_a_recreated_stream_has_no_lag(emulator: RunningEmulator, tmp_path: Path) -> None:
     """The checkpoint has when the stream was created that it is of: another one has the name now."""
     (number,) = put(emulator, b"first")
     store = SqliteCheckpointStore(tmp_path / "billing.db")
@@ -201,7 +201,7 @@ def test_a_signal_ends_a_tail_and_lets_its_stream_consumer_go(
     assert [one for one in left if one["ConsumerStatus"] == "ACTIVE"] == []
 
 
-def test_a_tail_ends_when_nobody_reads_it_any_more(emulator: RunningEmulator, tmp_path: Path) -> None:
+def test_a_tail_ends_when_its_reader_has_gone(emulator: RunningEmulator, tmp_path: Path) -> None:
     """As `| head -1` does, with code 0 and without a word, though no further record comes that could not be written."""
     put(emulator, b"first")
     command = [sys.executable, "-m", "penstock.services.shard_reader", "tail", "orders", "--from", "TRIM_HORIZON"]

@@ -98,7 +98,7 @@ async def test_the_largest_records_of_streams(emulator: RunningEmulator, gateway
             await writer.write(KinesisRequestEntry(data + b"x", "k"))
 
 
-async def test_a_gateway_takes_records_as_large_as_it_is_told(
+async def test_a_gateway_takes_records_of_the_configured_size(
     emulator: RunningEmulator, gateway: ServiceProcess
 ) -> None:
     """A stream may be set to records of up to 10 MiB; by default a gateway refuses records over 1 MiB."""
@@ -156,7 +156,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-async def test_the_table_of_a_registry_is_no_destination(
+async def test_the_table_of_a_registry_is_refused_as_a_destination(
     emulator: RunningEmulator, gateway: ServiceProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that may write could hold, or delete, the leases of all jobs."""

@@ -127,7 +127,7 @@ async def test_invented_streams_are_refused_and_not_kept(emulator: RunningEmulat
     assert not any("invented" in each.destination for each in looked_at(gateway))
 
 
-def test_a_destination_that_nobody_needs_is_closed_and_opened_again(emulator: RunningEmulator, stream: str) -> None:
+def test_an_unused_destination_is_closed_and_opened_again(emulator: RunningEmulator, stream: str) -> None:
     """It continues to count."""
     arguments = ["serve", "--endpoint-url", emulator.endpoint_url, "--destination-idle-seconds", "0.4"]
     with service_process(MODULE, arguments, ENVIRONMENT) as process:
@@ -318,7 +318,7 @@ def test_a_small_buffer_of_streams_leaves_room_for_a_request_of_each_other_kind(
         assert process.address
 
 
-def test_a_wrong_variable_is_told_by_its_name() -> None:
+def test_a_wrong_variable_is_reported_by_its_name() -> None:
     """It was not a flag that was wrong."""
     ended = _serve([], {**ENVIRONMENT, "PENSTOCK_SINK_PORT": "abc"})
     assert ended.returncode == 2

@@ -13,7 +13,7 @@ MODULE = "penstock.services.stage_scheduler"
 DEADLINE = 60
 
 
-async def test_nobody_takes_or_ends_the_claim_of_another_driver() -> None:
+async def test_no_driver_takes_or_ends_the_claim_of_another() -> None:
     """By its name, or by a token near to one's own; the driver itself gets its claim again, by its secret."""
     with service_process(MODULE, ["serve"]) as service:
         async with asyncio.timeout(DEADLINE), RemoteStageScheduler(service.address) as scheduler:

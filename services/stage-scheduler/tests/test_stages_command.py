@@ -59,7 +59,7 @@ def test_explain_reads_standard_input(capsys: pytest.CaptureFixture[str], monkey
 
 
 @pytest.mark.parametrize("handler", ["strict", "surrogateescape"])
-def test_standard_input_that_is_no_utf_8_holds_no_job(
+def test_standard_input_that_is_not_utf_8_is_refused(
     handler: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However Python decodes it, which differs by locale: one line, and exit code 2."""
@@ -85,7 +85,7 @@ def test_a_file_is_explained_without_the_flags_of_a_service(
     assert main(["explain", str(document)]) == 0
 
 
-def test_a_job_that_cannot_be_compiled_is_told_without_a_stack_trace(
+def test_a_job_that_cannot_be_compiled_is_reported_without_a_stack_trace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit code 1, and the operator with its call site."""
@@ -140,7 +140,7 @@ def test_an_exporter_that_is_not_installed_is_refused(
         ("", "no job"),
     ],
 )
-def test_a_file_that_holds_no_job_is_told_with_what_one_is(
+def test_a_file_without_a_job_is_reported_with_an_example(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, words: str
 ) -> None:
     """In one line, by the name that was given, as the command was called."""

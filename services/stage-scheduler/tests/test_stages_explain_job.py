@@ -62,7 +62,7 @@ async def test_a_running_job_is_explained_in_all_formats(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", list(BEGINNINGS))
-async def test_a_job_that_begins_anew_meanwhile_is_explained(form: str) -> None:
+async def test_a_job_that_is_restarted_meanwhile_is_explained(form: str) -> None:
     """Its states are asked before its graph: that may be another one by then, with more stages."""
     async with LocalStageScheduler() as scheduler:
         graph = JobGraph("before")

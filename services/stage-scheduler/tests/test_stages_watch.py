@@ -214,7 +214,7 @@ async def test_watch_waits_for_a_driver_that_submits_its_job_again() -> None:
         await watched(Restarted(looks=9), 2.0)
 
 
-async def test_what_is_not_there_is_told_at_once() -> None:
+async def test_a_missing_job_or_service_is_reported_at_once() -> None:
     """An unknown job, and a service that does not run."""
     async with running_stage_scheduler(settings=ServerSettings()) as (server, _):
         with pytest.raises(SchedulingError, match="UNKNOWN_JOB"):
