@@ -18,7 +18,15 @@ from ._flags import (
     read_switch,
 )
 from ._loop_thread import LoopThread, Signal
-from ._own_files import is_answered, lock_file, make_database_private, make_folder, open_regular, unlock_file
+from ._own_files import (
+    collect_seldom,
+    is_answered,
+    lock_file,
+    make_database_private,
+    make_folder,
+    open_regular,
+    unlock_file,
+)
 from ._pages import all_pages, cut_page
 from ._security.files import FileChanges, stamp_of
 from ._security.security import (
@@ -27,7 +35,6 @@ from ._security.security import (
 )
 from ._security.token_file import MIN_TOKEN_CHARACTERS
 from ._server.run import (
-    collect_seldom,
     run_service,
     set_up_logging,
 )

@@ -12,18 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Protocol
 
-# By Python's own thresholds, 700, 10 and 10, a reader of 8,000 shards looked through all of its millions of objects for
-# half of its time: events that wait for their query to take them are old by then, and count as what came to stay. The
-# product bounds what cycles may hold meanwhile, two and a half million objects.
-_THRESHOLDS = (50_000, 10, 5)
-
-
-def collect_seldom() -> None:
-    """Let this process collect garbage less often, because it keeps millions of objects while it runs.
-
-    Objects outside of cycles are freed at once, as always. For processes of Penstock: a service, the source of a query.
-    """
-    gc.set_threshold(*_THRESHOLDS)
+from penstock.rpc._own_files import collect_seldom
 
 
 class Served(Protocol):
