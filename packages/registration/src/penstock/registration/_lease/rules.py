@@ -130,7 +130,7 @@ def release(
 ) -> ConsumerRecord | None:
     """Release the lease; None when it is not the newest one.
 
-    If the record's consumer has the disowned ARN, other readers use it: it stops being ours unless a job holds it.
+    A consumer of the disowned ARN is used by other readers: it stops being ours, unless another job holds it.
     """
     is_holder = holds(record, job_id, fencing_token)
     if is_holder or record.holding is None:
