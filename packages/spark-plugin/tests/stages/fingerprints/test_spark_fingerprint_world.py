@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import functions as F  # as everybody writes it
 from pyspark.sql.types import StringType
 
-from penstock.spark_plugin._stages.fingerprints import code
+from penstock.spark_plugin._stages.fingerprints import libraries
 from penstock.spark_plugin._stages.fingerprints.code import Looked, is_unique, look_at
 
 Write = Callable[..., types.ModuleType]
@@ -871,7 +871,7 @@ def test_distribution_counts_by_its_version_unless_it_is_edited(
         (info / "direct_url.json").write_text('{"url": "file:///rates", "dir_info": {"editable": true}}')
     # Distributions are looked for once in a process.
     for name in ("_packages", "_distributions_of"):
-        monkeypatch.setattr(code, name, functools.cache(getattr(code, name).__wrapped__))
+        monkeypatch.setattr(libraries, name, functools.cache(getattr(libraries, name).__wrapped__))
     job = write("def clean(x):\n    import user_rates\n    return user_rates.rate(x)\n")
     found = []
     for step in (1, 1, 2):

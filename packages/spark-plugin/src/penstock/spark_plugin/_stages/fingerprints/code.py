@@ -12,7 +12,6 @@ import importlib.util
 import inspect
 import logging
 import sys
-import sysconfig
 import threading
 import types
 import typing
@@ -20,15 +19,14 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import pyspark
 from pyspark import cloudpickle
 from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.spark_plugin._stages.fingerprints.libraries import OF_SPARK, is_a_librarys, version_of, version_of_module
 from penstock.spark_plugin._stages.fingerprints.names import Names, names_in
 from penstock.spark_plugin._stages.fingerprints.world import Part, World, place_of
 
@@ -44,12 +42,10 @@ _UNIQUE = "unknown-"
 _CALLED_BY_SPARK = frozenset({"eval", "terminate", "analyze", "open", "process", "close"})
 # Their classes call only methods that they have themselves.
 _WITHOUT_CALLS = frozenset({"builtins", "abc", "collections", "collections.abc", "enum", "typing"})
-_OF_SPARK = ("pyspark", "penstock")
 # Modules of objects that represent rows elsewhere.
 _OF_ROWS = ("py4j.", "pyspark.sql.connect.plan")
 _UDFS = ("UserDefinedFunction", "UserDefinedTableFunction")
 _OF_A_UDF = ("func", "_returnType", "evalType", "deterministic", "_name")
-_STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
 _NO_PART_OF_A_CLASS = frozenset(
     {
         "__dict__",
@@ -117,12 +113,12 @@ def look_at(function: Callable[..., Any], *, shows_in_plan: bool = False) -> Loo
         shows_in_plan: Whether the function runs on the driver, and all that it does is in the plan that it gives. Then
             objects that cannot be compared, such as a client or a Column, count by their class.
     """
-    world = World(_is_foreign, _is_users)
+    world = World()
     seen = _Seen(world, shows_in_plan=shows_in_plan)
     try:
         if isinstance(function, types.FunctionType):
             # A function of a pipeline is the user's, even when it was installed.
-            of_spark = str(function.__globals__.get("__name__", "")).partition(".")[0] in _OF_SPARK
+            of_spark = str(function.__globals__.get("__name__", "")).partition(".")[0] in OF_SPARK
             found = _function(function, seen, reads=not of_spark)
         else:
             found = _value(function, seen)
@@ -149,7 +145,7 @@ class _Seen:
     def __init__(self, world: World | None = None, *, shows_in_plan: bool = False) -> None:
         self._numbers: dict[int, tuple[int, object]] = {}
         self.shows_in_plan = shows_in_plan
-        self.world = world if world is not None else World(_is_foreign, _is_users)
+        self.world = world if world is not None else World()
         """What is read outside by what was met."""
 
     def number(self, value: object) -> int | None:
@@ -197,13 +193,13 @@ def _compared(value: Any, seen: _Seen) -> str:
 def _described(value: Any, seen: _Seen) -> str:
     kind = type(value)
     if isinstance(value, types.FunctionType | types.BuiltinFunctionType | type):
-        library = _library(value)
+        library = version_of(value)
         if library is not None or isinstance(value, types.BuiltinFunctionType):
             read = seen.world.meet(value)
             if library is not None or read is not None:
                 return f"library:{read or value.__qualname__}:{library}"
     if isinstance(value, types.FunctionType):
-        return _function(value, seen, reads=not _is_a_librarys(value))
+        return _function(value, seen, reads=not is_a_librarys(value))
     if isinstance(value, type):
         return _class(value, seen)
     if kind in (tuple, list):
@@ -217,7 +213,7 @@ def _described(value: Any, seen: _Seen) -> str:
     if kind is functools.partial:
         return "partial:" + digest(*(_value(one, seen) for one in (value.func, value.args, value.keywords)))
     if isinstance(value, types.MethodType):
-        if _library(value.__func__) is not None and (read := seen.world.meet(value)) is not None:
+        if version_of(value.__func__) is not None and (read := seen.world.meet(value)) is not None:
             return f"library:{read}"
         return "method:" + digest(_value(value.__func__, seen), _value(value.__self__, seen))
     if isinstance(value, Broadcast):
@@ -236,7 +232,7 @@ def _described(value: Any, seen: _Seen) -> str:
         return f"{kind.__name__}:{value.__name__}"
     if isinstance(value, typing.ForwardRef):  # it keeps what it was found to be
         return f"{kind.__name__}:{value.__forward_arg__}"
-    if _library(kind) is not None and (read := seen.world.meet(value)) is not None:
+    if version_of(kind) is not None and (read := seen.world.meet(value)) is not None:
         return f"library:{read}"
     return _instance(value, seen)
 
@@ -248,7 +244,7 @@ def _root(value: Any, seen: _Seen) -> str:
     number = seen.number(value)
     if number is not None:
         return f"again:{number}"
-    library = _library(value)
+    library = version_of(value)
     if library is not None:
         return f"library::{library}"
     with seen.world.aside():  # what is used of it is looked at where it is named
@@ -328,7 +324,7 @@ def _named(names: Names, roots: Mapping[str, object], world: World) -> dict[str,
         if not isinstance(one, types.ModuleType | types.FunctionType) or id(one) in looked_into:
             continue
         looked_into.add(id(one))
-        if _library(one) is not None or _is_extension(one):
+        if version_of(one) is not None or _is_extension(one):
             continue
         scope = vars(one)
         kept: set[str] = set()
@@ -363,7 +359,7 @@ def _imported(name: str) -> object:
             spec = None
         if spec is None:
             return _MISSING
-        library = _library_of(spec.name, spec.origin)
+        library = version_of_module(spec.name, spec.origin)
         if library is not None:
             return f"library::{library}"
     try:
@@ -439,7 +435,7 @@ def _is_called_by_others(value: type, name: str) -> bool:
 
     A library may call more than its base class has: scikit-learn calls `transform`, which `BaseEstimator` lacks.
     """
-    bases = [base for base in value.__mro__ if base is not object and _library(base) is not None]
+    bases = [base for base in value.__mro__ if base is not object and version_of(base) is not None]
     return (
         name.startswith("__")
         or name in _CALLED_BY_SPARK
@@ -483,7 +479,7 @@ def _by_name(value: object, name: str, seen: _Seen) -> str:
             raise _UnknownError(value) from error
         return f"{name}:{_value(behind, seen)}"
     module = sys.modules.get(getattr(value, "__module__", None) or type(value).__module__)
-    if module is None or (_library(module) is None and not _is_extension(module)):
+    if module is None or (version_of(module) is None and not _is_extension(module)):
         raise _UnknownError(value)
     return f"{name}:{_root(module, seen)}"
 
@@ -491,80 +487,6 @@ def _by_name(value: object, name: str, seen: _Seen) -> str:
 def _is_extension(module: object) -> bool:
     """Whether it is compiled: all of it counts by its file."""
     return str(getattr(module, "__file__", "")).endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES))
-
-
-def _library(value: Any) -> str | None:
-    """Name and version of what comes with Python or an installed distribution; None for the user's own."""
-    module = value if isinstance(value, types.ModuleType) else inspect.getmodule(value)
-    if module is None or module.__name__ == "__main__":
-        return None
-    if isinstance(value, types.FunctionType) and module.__name__ != value.__globals__.get("__name__"):
-        # A decorator has given it the name of another function.
-        wrapper = sys.modules.get(value.__globals__.get("__name__", ""), module)
-        if _library(wrapper) is None:
-            return None
-    return _library_of(module.__name__, getattr(module, "__file__", None))
-
-
-def _is_users(module: types.ModuleType) -> bool:
-    return _library(module) is None
-
-
-def _is_a_librarys(function: types.FunctionType) -> bool:
-    """Whether a library has the code, as of a function that its decorator gives."""
-    module = sys.modules.get(function.__globals__.get("__name__", ""))
-    return module is not None and _library(module) is not None
-
-
-def _is_foreign(package: str) -> bool:
-    """Whether a package is of an installed distribution, other than Spark."""
-    if package in _OF_SPARK:
-        return False
-    module: Any = sys.modules.get(package)
-    if module is not None:
-        return _library(module) is not None
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, AttributeError, ValueError):
-        return False
-    return spec is not None and _library_of(package, spec.origin) is not None
-
-
-def _library_of(name: str, origin: str | None) -> str | None:
-    if name in sys.builtin_module_names or origin in ("built-in", "frozen"):
-        return f"{name}@{sys.version}"
-    top = name.partition(".")[0]
-    if origin is None:
-        return f"{name}@{sys.version}" if top in sys.stdlib_module_names else None
-    if top == "pyspark":  # it may lie with the rest of Spark
-        return f"{name}@{pyspark.__version__}"
-    if top == "penstock":
-        return f"{name}@{','.join(version for version, _ in _distributions_of(top))}"
-    # A file that was copied to where distributions are belongs to none; the files of an editable one are elsewhere.
-    is_there = not {"site-packages", "dist-packages"}.isdisjoint(Path(origin).parts)
-    versions = [
-        version
-        for version, folder in _distributions_of(top)
-        if is_there or (folder is not None and Path(origin).is_relative_to(folder))
-    ]
-    if versions:
-        return f"{name}@{','.join(versions)}"
-    return f"{name}@{sys.version}" if origin.startswith(_STANDARD_LIBRARY) and not is_there else None
-
-
-_packages = functools.cache(metadata.packages_distributions)
-
-
-@functools.cache
-def _distributions_of(package: str) -> tuple[tuple[str, Path | None], ...]:
-    """Name and version of each distribution that has a top-level package, and the folder of its files if it has one."""
-    found = []
-    for name in sorted(set(_packages().get(package, ()))):
-        one = metadata.distribution(name)
-        # A distribution that is being developed has no list of its files, or says that they are edited.
-        is_edited = one.read_text("RECORD") is None or '"editable": true' in (one.read_text("direct_url.json") or "")
-        found.append((f"{name} {one.version}", None if is_edited else Path(str(one.locate_file("")))))
-    return tuple(found)
 
 
 def module_imports(code: types.CodeType, package: str) -> list[str]:

@@ -9,10 +9,11 @@ import io
 import re
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.spark_plugin._stages.fingerprints.libraries import is_foreign, is_users
 from penstock.spark_plugin._stages.fingerprints.names import Names, Use
 
 # `os.*` has every name of the module, apart from those in `_HARMLESS`.
@@ -149,15 +150,7 @@ class Part:
 class World:
     """Collects what a function and all that it names read outside."""
 
-    def __init__(self, is_foreign: Callable[[str], bool], is_users: Callable[[types.ModuleType], bool]) -> None:
-        """Begin with nothing found.
-
-        Args:
-            is_foreign: Whether a package is of an installed distribution.
-            is_users: Whether a module is followed.
-        """
-        self._is_foreign = is_foreign
-        self._is_users = is_users
+    def __init__(self) -> None:
         self._root = self._part = Part()
         self._known: dict[int, Part] = {}
         self._unknown: list[str] = []
@@ -289,8 +282,8 @@ class World:
     def _topic(self, name: str) -> str | None:
         """What a name reads, as text: `os.environ` reads the environment. None if it reads nothing outside."""
         parts = name.split(".")
-        is_foreign = parts[0] not in sys.stdlib_module_names
-        if is_foreign and not self._is_foreign(parts[0]):
+        is_standard = parts[0] in sys.stdlib_module_names
+        if not is_standard and not is_foreign(parts[0]):
             return None  # the user's code is followed
         if name in _EXACT:
             return _EXACT[name]
@@ -302,7 +295,7 @@ class World:
             # What is private has another name as well.
             if (topic := _MODULES.get(".".join(parts[:end]))) and not any(one.startswith("_") for one in parts[end:-1]):
                 return topic
-        if not is_foreign or not _READS.fullmatch(parts[-1]):
+        if is_standard or not _READS.fullmatch(parts[-1]):
             return None
         return "the time" if parts[-1] in _METHODS["datetime"][1] else "files"
 
@@ -360,7 +353,7 @@ class World:
         """Whether a value is a module that would have to be followed to where it is asked for a name."""
         if value is _MISSING:
             return dotted in _HOLDERS
-        return isinstance(value, types.ModuleType) and (dotted in _HOLDERS or self._is_users(value))
+        return isinstance(value, types.ModuleType) and (dotted in _HOLDERS or is_users(value))
 
     def _keep_methods(self, names: Iterable[str]) -> None:
         for name in names:

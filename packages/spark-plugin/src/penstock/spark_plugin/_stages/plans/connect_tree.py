@@ -237,16 +237,9 @@ def reads_files(relation: Relation) -> bool | None:
             return None  # a subquery, whose files are not shown
         if kind == "read" and one.read.data_source.format.lower() in _FILE_FORMATS:
             found = True
-        elif kind not in _KNOWN_LEAVES and not _has_input(one):
+        elif kind not in _KNOWN_LEAVES and not children(one):
             return None
     return found
-
-
-def _has_input(relation: Relation) -> bool:
-    body: Message = getattr(relation, relation.WhichOneof("rel_type") or "unknown")
-    return any(
-        field.message_type is not None and field.message_type.name == "Relation" for field, _ in body.ListFields()
-    )
 
 
 def _pickled(command: bytes) -> Looked:
