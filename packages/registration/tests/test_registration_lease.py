@@ -62,7 +62,7 @@ def registered(record: ConsumerRecord, **fields: Any) -> ConsumerRecord:
 
 
 def test_a_second_job_is_refused_with_the_holder_and_its_age() -> None:
-    """The refusal says who, since when, and for how long still, as the registry watched it."""
+    """The refusal has the holder, since when it holds the consumer, and the remaining time."""
     record = held_by("a", now=1000.0)
     record = known(rules.renew(record, job_id="a", fencing_token=1, now=1020.0))
     outcome = decide("b", record, now=1025.0)
@@ -71,7 +71,7 @@ def test_a_second_job_is_refused_with_the_holder_and_its_age() -> None:
 
 
 def test_a_request_waits_for_a_holder_without_a_sign_of_life() -> None:
-    """It is watched until it shows one, or is over."""
+    """The holder's lease is watched until it is renewed or is over."""
     assert decide("b", held_by("a"), sight=UNPROVED) == rules.Wait(18.0)
 
 
@@ -124,7 +124,7 @@ def test_a_later_run_by_the_name_of_a_claim_is_the_same_job(sight: Sight) -> Non
 
 
 def test_a_lease_that_an_operator_ended_is_not_taken_back() -> None:
-    """His word stands; a new acquire is another matter."""
+    """A new acquire is allowed."""
     ended = rules.end(held_by("a"), now=1001.0)
     assert decide("a", ended, after_token=1) == rules.Lost("an operator ended it")
     assert held_by("a", ended).fencing_token == 2
@@ -138,7 +138,7 @@ def test_taking_over_ends_the_holders_lease() -> None:
 
 
 def test_the_same_job_gets_its_lease_again_with_a_greater_token() -> None:
-    """A restart is not a conflict; the predecessor that may still run is fenced off."""
+    """A restart is not a conflict; the token of a predecessor that still runs is refused."""
     record = held_by("a", registered(held_by("a")), now=1005.0)
     assert record.holding is not None
     assert record.holding.fencing_token == 2
@@ -147,7 +147,7 @@ def test_the_same_job_gets_its_lease_again_with_a_greater_token() -> None:
 
 
 def test_a_late_heartbeat_renews_a_lease_that_no_other_job_got() -> None:
-    """Time alone takes nothing away: only somebody else's token, or a sweep, does."""
+    """Time alone does not end a lease: only another token or a sweep does."""
     assert (
         known(known(rules.renew(held_by("a"), job_id="a", fencing_token=1, now=10.0**9)).holding).renewed_at == 10.0**9
     )
@@ -167,7 +167,7 @@ def test_a_registration_that_is_not_ours_is_forgotten_not_ended() -> None:
 
 
 def test_what_we_made_is_ours_and_what_was_there_is_not() -> None:
-    """The one who asked Kinesis successfully owns it."""
+    """The registry that registered the consumer owns it."""
     record = rules.begin_registration(held_by("a"), fencing_token=1)
     made = rules.finish_registration(record, consumer_arn=ARN, made=True, fencing_token=1)
     found = rules.finish_registration(record, consumer_arn=ARN, made=False, fencing_token=1)
@@ -176,7 +176,7 @@ def test_what_we_made_is_ours_and_what_was_there_is_not() -> None:
 
 
 def test_what_a_dead_predecessor_had_begun_to_register_is_ours() -> None:
-    """It died between Kinesis's answer and its own note: the intention tells."""
+    """It died between Kinesis's answer and its record: the recorded intention decides."""
     record = rules.begin_registration(held_by("a"), fencing_token=1)
     record = held_by("a", record, now=1001.0)
     record = rules.finish_registration(record, consumer_arn=ARN, made=False, fencing_token=2)
@@ -191,7 +191,7 @@ def test_an_adopted_registration_is_ours_and_its_grace_period_counts_from_now() 
 
 
 def test_a_job_that_gives_the_arn_of_a_registration_of_ours_does_not_make_it_anothers() -> None:
-    """What we registered stays ours to end; what its user registered stays his."""
+    """Our registration stays ours; the user's registration stays the user's."""
     assert rules.note_given(registered(held_by("a")), consumer_arn=ARN).registration_is_ours
     assert not rules.note_given(registered(held_by("a")), consumer_arn=ARN + "2").registration_is_ours
     assert not rules.note_given(held_by("a"), consumer_arn=ARN).registration_is_ours
@@ -210,7 +210,7 @@ def test_a_job_that_gives_the_arn_of_a_registration_of_ours_does_not_make_it_ano
     ],
 )
 def test_what_is_ours_to_end(fields: dict[str, Any], arn: str, ours: bool) -> None:
-    """What we made or adopted under that very ARN, or had begun and not seen through."""
+    """Registrations that we made or adopted under the same ARN, or began without a recorded outcome."""
     assert rules.is_ours(registered(held_by("a"), **fields), arn) == ours
 
 
@@ -313,7 +313,7 @@ TestLeaseLife.settings = settings(max_examples=60, stateful_step_count=40, deadl
 
 
 def test_a_refused_registration_is_undone_only_by_its_own_lease() -> None:
-    """Not by somebody whose intention was replaced."""
+    """A lease whose intention was replaced cannot undo it."""
     record = rules.begin_registration(held_by("a"), fencing_token=1)
     assert rules.abandon_registration(record, fencing_token=2) is None
     assert known(rules.abandon_registration(record, fencing_token=1)).phase is RegistrationPhase.ABSENT
@@ -326,7 +326,7 @@ def test_a_consumer_made_again_by_somebody_else_is_not_ours_any_more() -> None:
 
 
 def test_a_consumer_that_is_disowned_is_left_registered() -> None:
-    """By its holder, or by one whose lease was ended; never under another job, and never another registration."""
+    """Only its holder, or a job whose lease was ended, can disown it; never under another job, nor another ARN."""
 
     def given_back(record: ConsumerRecord | None, arn: str = ARN) -> ConsumerRecord | None:
         return rules.release(known(record), job_id="a", fencing_token=1, now=1.0, disowned_arn=arn)

@@ -1,4 +1,4 @@
-"""What may come between: cancellations, kills, restarts, two registries, wrong tokens."""
+"""Cancellations, kills, restarts, two registries, and wrong tokens."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -53,7 +53,7 @@ async def cancel(home: Home, acquiring: "asyncio.Task[Lease]") -> None:
 
 
 async def test_cancelling_an_acquire_gives_the_lease_back(parts: Parts) -> None:
-    """A caller that gave up does not hold up the next."""
+    """A cancelled caller does not block the next one."""
     home = parts()
     registering = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -92,7 +92,7 @@ async def test_cancelling_while_the_lease_is_written_gives_it_back(
 async def test_killed_between_kinesis_and_the_note_leaves_no_orphan(
     parts: Parts, operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The successor finds what had been begun, and ends it."""
+    """The successor finds the unfinished registration, and ends it."""
     home = parts()
     kill_after(home, operation, monkeypatch)
     with pytest.raises((Killed, TypeError)):
@@ -107,7 +107,7 @@ async def test_killed_between_kinesis_and_the_note_leaves_no_orphan(
 async def test_acquiring_a_consumer_in_deregistration_registers_it_again(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A de-registration that was begun is finished first: its consumer may go at any moment."""
+    """An unfinished de-registration is completed first: its consumer may disappear at any moment."""
     home = parts()
     lease = await home.acquire()
 
@@ -124,7 +124,7 @@ async def test_acquiring_a_consumer_in_deregistration_registers_it_again(
 
 
 async def test_a_wrong_token_is_refused(parts: Parts, serving: Serving) -> None:
-    """As an access error that no retry helps."""
+    """It is an access error, which is not retried."""
     async with serving(parts().registry, ServerSecurity(token="a-right-token-of-tests-with-32-characters")) as server:
         async with RemoteConsumerRegistry(server.address, ClientSecurity(token="wrong" * 7)) as registry:
             with pytest.raises(RegistrationError) as raised:
@@ -182,7 +182,7 @@ async def test_a_restart_between_two_heartbeats_loses_no_lease(parts: Parts, ser
 async def test_reconciling_writes_down_what_a_killed_registry_had_registered(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the start, before anybody asks: the consumer is known, by its ARN, and as ours."""
+    """After the start, before any other call, the registry knows the consumer by its ARN, and as ours."""
     home = parts()
     kill_after(home, "register_stream_consumer", monkeypatch)
     with pytest.raises((Killed, TypeError)):
@@ -233,7 +233,7 @@ async def test_all_leases_of_a_job_share_one_stream_of_heartbeats(
 
 
 async def test_a_call_is_retried_until_the_registry_is_back(parts: Parts, serving: Serving) -> None:
-    """With back-off: a job that starts while the registry restarts starts a little later."""
+    """With back-off: a job that starts while the registry restarts only starts later."""
     home = parts()
     async with serving(None) as server:
         port = server.port
@@ -255,7 +255,7 @@ async def test_a_call_is_retried_until_the_registry_is_back(parts: Parts, servin
 async def test_a_consumer_that_is_leased_while_garbage_is_collected_stays(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Judged by the record at the moment of its end, not by the list."""
+    """The record decides when the consumer is ended, not the list."""
     home = parts(grace=timedelta(hours=1))
     await home.registry.release(await home.acquire())
     listed = home.local._registrar.list_consumers
@@ -285,7 +285,7 @@ async def test_the_same_job_continues_after_it_was_killed_while_registering(
 
 
 async def test_a_registration_that_kinesis_refused_is_not_taken_for_ours_later(parts: Parts) -> None:
-    """Somebody else registers the same name afterwards: it is used, and left alone."""
+    """Another program registers the same name afterwards: the consumer is used, and stays registered."""
     home = parts()
     home.kinesis.fail("register_stream_consumer", "AccessDeniedException")
     with pytest.raises(RegistrationError) as raised:

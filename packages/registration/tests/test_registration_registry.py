@@ -34,7 +34,7 @@ ARN = f"{STREAM}/consumer/delays:1500000000"
 
 
 async def test_acquire_registers_and_leases(home: Home) -> None:
-    """The lease has the ARN of an ACTIVE consumer, which is ours."""
+    """The lease has the ARN of an ACTIVE consumer that the registry made."""
     lease = await home.acquire()
     assert lease.consumer_arn.endswith("/consumer/delays:1700000001")
     assert (lease.stream_name, lease.consumer_name, lease.job_id) == ("flights", "delays", "job")
@@ -79,7 +79,7 @@ async def test_another_job_may_wait_for_the_lease_to_end(home: Home) -> None:
 
 
 async def test_waiting_ends_with_the_timeout(open_home: OpenHome) -> None:
-    """With an error that says for how long was waited, for which job, and what to do."""
+    """The error has the time and the holder, and says what to do."""
     async with open_home(default_time_to_live=timedelta(days=2), longest_time_to_live=timedelta(days=2)) as home:
         await home.acquire("first")
         with pytest.raises(AcquireTimeoutError) as raised:
@@ -138,7 +138,7 @@ async def test_consumers_are_listed_with_their_holders(home: Home) -> None:
 
 
 async def test_a_grace_period_leaves_time_for_the_next_lease(open_home: OpenHome) -> None:
-    """Within it the registration is handed on; after it the sweep ends it."""
+    """Within it the next lease gets the registration; after it the sweep ends the registration."""
     async with open_home(grace=timedelta(seconds=60)) as home:
         first = await home.acquire()
         assert await home.registry.release(first) is True
@@ -172,7 +172,7 @@ async def test_many_tasks_at_once_register_once(home: Home) -> None:
 
 
 async def test_a_consumer_deleted_outside_is_registered_again(home: Home) -> None:
-    """The next acquire looks before it believes its own notes."""
+    """The next acquire looks the consumer up instead of trusting the record."""
     first = await home.acquire()
     home.kinesis.delete_outside("flights", "delays")
     second = await home.acquire()
@@ -181,7 +181,7 @@ async def test_a_consumer_deleted_outside_is_registered_again(home: Home) -> Non
 
 
 async def test_a_failed_registration_gives_the_lease_back(home: Home) -> None:
-    """The next job is not refused for the sake of one that holds nothing."""
+    """The next job is not refused."""
     home.kinesis.fail("register_stream_consumer", "AccessDeniedException")
     with pytest.raises(RegistrationError) as raised:
         await home.acquire("first")

@@ -34,7 +34,7 @@ def looks(watch: Watch, begin: int, end: int, record: ConsumerRecord = RECORD) -
 
 
 def test_a_lease_is_over_when_it_was_seen_unchanged_for_its_life_and_the_grace_period() -> None:
-    """Counted from the first look: what was before it is not known."""
+    """The time counts from the first look."""
     watch = Watch(10.0)
     assert looks(watch, 100, 135).standing is Standing.UNPROVED
     assert watch.sight(RECORD).remaining_seconds == 5.0
@@ -50,7 +50,7 @@ def test_a_lease_that_moves_lives() -> None:
 
 
 def test_a_registry_that_was_away_begins_again() -> None:
-    """A pause, a suspended machine, or a store that did not answer: the holder could not be heard."""
+    """After a pause, a suspended machine, or a store that did not answer, heartbeats may be missing."""
     watch = Watch(10.0)
     looks(watch, 100, 130)
     assert look(watch, 145.0) == 15.0

@@ -25,7 +25,7 @@ def kind(plan: StagePlan, source: str, target: str) -> ResultPartitionType:
 
 
 def test_the_edge_out_of_a_full_dam_operator_blocks_and_the_edge_into_it_does_not() -> None:
-    """What the operator emits waits for its end; what it reads flows."""
+    """The operator's output waits for its end; its input flows."""
     graph = bounded_job()
     graph.add_operator("dam", "source", attributes=FULL_DAM)
     graph.add_sink("sink", "dam")
@@ -72,7 +72,7 @@ def test_an_edge_keeps_the_mode_that_was_declared_for_it() -> None:
 
 
 def test_the_mark_spreads_down_an_operator_chain() -> None:
-    """What is chained behind a full-dam operator emits only when that has ended."""
+    """An operator that is chained after a full-dam operator emits only after its end."""
     graph = bounded_job()
     graph.add_operator("dam", "source", attributes=FULL_DAM)
     graph.add_operator("map", "dam")
@@ -87,7 +87,7 @@ def test_the_mark_spreads_down_an_operator_chain() -> None:
 
 
 def test_the_mark_spreads_up_an_operator_chain_to_its_side_branches() -> None:
-    """An operator in front of the dam, and one beside it, block too when they are of one chain."""
+    """Operators before and beside the full-dam operator block too if they are in its chain."""
     graph = bounded_job()
     graph.add_operator("head", "source", chained=False)
     graph.add_operator("dam", "head", attributes=FULL_DAM, chained=True)
@@ -102,7 +102,7 @@ def test_the_mark_spreads_up_an_operator_chain_to_its_side_branches() -> None:
 
 
 def test_the_mark_never_crosses_an_edge_that_is_not_chained() -> None:
-    """Neither the producer in front of the dam nor the consumer behind it hands on the mark."""
+    """Neither the producer before the full-dam operator nor the consumer after it blocks."""
     graph = bounded_job()
     graph.add_operator("before", "source")
     graph.add_operator("dam", "before", attributes=FULL_DAM)
@@ -156,7 +156,7 @@ def test_an_operator_that_sorts_internally_gets_its_input_unsorted() -> None:
 
 
 def test_only_the_chain_of_a_full_dam_operator_runs_in_batch_mode() -> None:
-    """Its neighbours over edges that are not chained stay as they are."""
+    """Its neighbours over unchained edges do not."""
     graph = bounded_job()
     graph.add_operator("dam", "source", attributes=FULL_DAM)
     graph.add_sink("sink", "dam", chained=True)

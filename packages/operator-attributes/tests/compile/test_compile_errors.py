@@ -24,7 +24,7 @@ def live_job() -> JobGraph:
 
 
 def test_a_full_dam_operator_over_an_unbounded_input_names_operator_source_and_call_site() -> None:
-    """The end that it waits for never comes, however far above it the source is."""
+    """The end of the input never comes, however far away the source is."""
     graph = live_job()
     graph.add_source("static", boundedness=Boundedness.BOUNDED)
     graph.add_operator("join", "static", "live")
@@ -47,7 +47,7 @@ def test_a_blocking_edge_out_of_an_unbounded_vertex_is_refused() -> None:
 
 
 def test_a_cycle_is_named_along_its_edges() -> None:
-    """The words show the way round, without the vertices beside it."""
+    """The message shows the cycle, without other vertices."""
     graph = live_job()
     graph.add_operator("a", "live", "c")
     graph.add_operator("b", "a")
@@ -68,7 +68,7 @@ def test_cycle_has_the_line_of_each_vertex_once() -> None:
 
 
 def test_an_unknown_input_is_named_with_its_nearest_match() -> None:
-    """A typing error is answered with the name that was meant."""
+    """A typing error gets the likely name."""
     graph = live_job()
     graph.add_sink("sink", "lvie", call_site="job.py:3")
     with pytest.raises(CompileError, match="UNKNOWN_INPUT") as caught:
@@ -110,7 +110,7 @@ def test_a_vertex_that_contradicts_its_kind_is_refused(wrong: dict[str, Any]) ->
 
 
 def test_impossible_values_name_the_option() -> None:
-    """Parallelism counts slots, names are not empty, and a window speaks for its operator."""
+    """Parallelism is positive, names are not empty, and a window excludes attributes."""
     graph = live_job()
     with pytest.raises(InvalidOptionError, match="parallelism"):
         graph.add_sink("sink", "live", parallelism=0)

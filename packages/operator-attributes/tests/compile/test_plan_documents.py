@@ -50,7 +50,7 @@ stage-2  delays  [stream, 2 slots]
 
 
 def test_explain_shows_stages_reasons_inputs_and_call_sites() -> None:
-    """The text is all that a person needs to see why a stage waits."""
+    """The text shows why a stage waits."""
     assert explain(compile(flights_job())) == EXPLAINED
 
 
@@ -84,7 +84,7 @@ def test_graphviz_draws_blocking_edges_bold() -> None:
 
 
 def test_pictures_colour_stages_by_state() -> None:
-    """A failed stage can be seen from afar, and read by who prefers the dark."""
+    """A failed stage has its own colour, readable on light and dark pages."""
     plan = compile(flights_job())
     progress = {"stage-1": StageProgress(state=StageState.FAILED)}
     assert re.search(r"style s1 fill:#[0-9a-f]{6},color:#[0-9a-f]{6}", mermaid(plan, progress))

@@ -64,7 +64,7 @@ def test_the_live_stage_waits_for_every_stage_that_it_reads() -> None:
 
 
 def test_a_bounded_input_without_full_dam_stays_in_the_live_stage() -> None:
-    """Nothing is gained by waiting for what gives its records as it goes."""
+    """Waiting for a pipelined input would save nothing."""
     graph = JobGraph()
     graph.add_source("live", boundedness=Boundedness.UNBOUNDED)
     graph.add_source("static", boundedness=Boundedness.BOUNDED)
@@ -73,7 +73,7 @@ def test_a_bounded_input_without_full_dam_stays_in_the_live_stage() -> None:
 
 
 def test_a_source_on_both_sides_of_a_blocking_edge_is_read_twice() -> None:
-    """The region would wait for itself; reading again lets its dammed part run first."""
+    """The region would wait for itself; reading the source again lets its full-dam part run first."""
     plan = compile(shared_source(live=False))
     assert vertices(plan) == [("airports", "count"), ("airports", "join")]
     assert [stage.id for stage in plan.stages_of("airports")] == ["stage-1", "stage-2"]
@@ -105,7 +105,7 @@ def test_two_regions_that_wait_for_each_other_are_merged_or_read_apart() -> None
 
 
 def test_a_bounded_part_is_cut_out_of_a_region_that_never_ends() -> None:
-    """A live stage is never finished, so nothing may wait for it: the dammed part gets a stage of its own."""
+    """A live stage never ends, so no stage may wait for it: the full-dam part gets its own stage."""
     graph = JobGraph()
     graph.add_source("airports", boundedness=Boundedness.BOUNDED)
     graph.add_source("flights", boundedness=Boundedness.UNBOUNDED)
@@ -124,7 +124,7 @@ def test_a_bounded_part_is_cut_out_of_a_region_that_never_ends() -> None:
 
 
 def test_merging_reaches_everything_that_would_wait_for_a_region_without_end() -> None:
-    """Also what is behind a stage that is behind it."""
+    """Also stages that depend on it indirectly."""
     graph = JobGraph()
     graph.add_source("airports", boundedness=Boundedness.BOUNDED)
     graph.add_source("flights", boundedness=Boundedness.UNBOUNDED)
