@@ -187,7 +187,7 @@ class SqliteFile:
         try:
             connection.row_factory = sqlite3.Row
             if not _has_schema(connection):
-                raise sqlite3.DatabaseError("it contains no leases")
+                raise sqlite3.DatabaseError("it holds no leases")
         except BaseException:
             connection.close()
             raise
