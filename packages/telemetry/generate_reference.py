@@ -179,7 +179,7 @@ def _spans() -> set[tuple[str, str, str]]:
 
 
 def main() -> int:
-    """Write the reference, or tell whether it is up to date."""
+    """Write the reference, or check whether it is up to date."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when it is out of date")
     arguments = parser.parse_args()

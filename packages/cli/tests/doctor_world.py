@@ -24,7 +24,7 @@ def world(*packages: Any, answers: Mapping[str, Ran] | None = None, **options: A
         for part, ran in (answers or {}).items():
             if any(part in word for word in command):
                 return ran
-        raise AssertionError(f"nobody expected {command}")
+        raise AssertionError(f"unexpected command {command}")
 
     if answers is not None:
         options["run"] = run

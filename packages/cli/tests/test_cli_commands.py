@@ -61,7 +61,7 @@ def test_a_command_gets_its_arguments_and_gives_its_exit_code(commands: dict[str
 def test_a_broken_package_breaks_no_other_command(
     commands: dict[str, Command], capsys: pytest.CaptureFixture[str], name: str, reason: str
 ) -> None:
-    """It is told in words, with what may repair it, and the others run."""
+    """It is reported with a command that may repair it, and the others run."""
     assert main([name], commands=commands) == 1
     errors = capsys.readouterr().err
     assert reason in errors
@@ -89,7 +89,7 @@ def test_wrong_usage_is_code_2_and_says_what_is_meant(
 
 
 def test_the_version_is_those_of_all_packages(capsys: pytest.CaptureFixture[str]) -> None:
-    """Penstock's own first, then what they stand on."""
+    """Penstock's own first, then the libraries below them."""
     assert main(["--version"]) == 0
     versions = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
     assert next(iter(versions)) == "penstock-cli"
@@ -97,7 +97,7 @@ def test_the_version_is_those_of_all_packages(capsys: pytest.CaptureFixture[str]
 
 
 def test_installed_commands_explain_themselves(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each of ours that is there loads, its help names it as it is called here, and wrong usage is one line."""
+    """Each installed command of Penstock loads, its help has its name, and wrong usage is one line."""
     for command in find_commands().values():
         if command.entry_point is None or command.name not in KNOWN or command.name == "console":
             continue
@@ -197,7 +197,7 @@ def test_options_are_searched_by_words(capsys: pytest.CaptureFixture[str]) -> No
 def test_options_of_other_connectors_are_found(
     capsys: pytest.CaptureFixture[str], name: str, connector: str, here: str, why: str
 ) -> None:
-    """By each of their names, with what becomes of it; an option of ours that has it by another name comes along."""
+    """By each name, with what it means here, and with the option that replaces it."""
     assert main(["options", "--json", name]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     (others,) = (

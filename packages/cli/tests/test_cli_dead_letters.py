@@ -120,7 +120,7 @@ def test_letters_are_redriven_once(emulator: RunningEmulator, folder: Path) -> N
 
 
 def test_what_is_refused_again_stays_a_letter(emulator: RunningEmulator, folder: Path) -> None:
-    """And is told; a stream that is not there, too."""
+    """And is reported, as is a stream that does not exist."""
     emulator.faults.add("throttle", operation="PutRecords", count=100)
     refused = run(emulator, "redrive", folder, "--execute", "--attempts", "1", "--stream", "flights")
     assert (refused.returncode, "failed: 2" in refused.stdout) == (1, True), refused.stderr

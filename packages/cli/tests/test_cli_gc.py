@@ -170,7 +170,7 @@ def test_a_file_that_is_no_store_is_neither_made_nor_changed_by_a_removal(
     assert capsys.readouterr().err == shown
     assert str(path) in shown
     assert (path.read_bytes() if path.exists() else None) == content
-    # That of jobs that name none may be missing, but is no other file.
+    # The default file of jobs may be missing, but it must not be replaced by another file.
     default_store_path().parent.mkdir(parents=True)
     if content is not None:
         default_store_path().write_bytes(content)

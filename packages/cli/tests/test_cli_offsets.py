@@ -1,4 +1,4 @@
-"""`penstock offsets` and `penstock lag --checkpoint-location`, on checkpoints that Spark wrote and goes on from."""
+"""`penstock offsets` and `penstock lag --checkpoint-location`, on checkpoints that Spark wrote and resumes from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.spark_plugin import ensure_java
 from penstock.terminal.testing import run_main
 
 PENSTOCK = [sys.executable, "-m", "penstock.cli"]
-# Reads what is asked for, a line each: one session for all queries, of which each starts anew.
+# Reads what is asked for, a line each: one session for all queries, each a new query.
 RUN = """
 import json, sys
 from penstock.spark_plugin import configure
@@ -124,7 +124,7 @@ def folder(written: tuple[Path, list[str]], tmp_path: Path) -> Path:
 
 
 def test_offsets_are_shown_and_compared(emulator: RunningEmulator, written: tuple[Path, list[str]]) -> None:
-    """Of the last micro-batch, of another, and what moved between them; what is not a checkpoint is said."""
+    """The last micro-batch, another one, and what moved between them; a folder without a checkpoint is refused."""
     folder, numbers = written
     location = str(folder / "checkpoint-out")
     shown = [json.loads(line) for line in penstock(emulator, "offsets", "show", location, "--json").stdout.splitlines()]
@@ -188,7 +188,7 @@ def test_a_query_goes_on_where_it_was_reset_to(emulator: RunningEmulator, run_qu
 
 
 def test_what_cannot_be_reset_is_refused(emulator: RunningEmulator, run_query: RunQuery, folder: Path) -> None:
-    """A micro-batch that is not done, unless it is given up; state; a place that is none; a query that writes.
+    """An unfinished micro-batch, unless it is abandoned; state; an invalid position; a query that writes.
 
     Whether it is to be done or only shown, but for the query that writes.
     """

@@ -51,7 +51,7 @@ def test_java_on_the_path_or_from_a_python_package_or_none(tmp_path: Path) -> No
 
 
 def test_pyspark_is_missing_or_too_old() -> None:
-    """A vendor's version that nobody can compare is left alone."""
+    """A vendor's version that cannot be compared is left alone."""
     assert has_cure(the(check_pyspark(world())), PROBLEM, "not installed", "pip install")
     assert has_cure(the(check_pyspark(world(package("pyspark", "3.5.1")))), PROBLEM, "3.5.1", "4.0")
     for name, version in (

@@ -1,4 +1,4 @@
-"""`penstock doctor` on Penstock's services: each way in which one cannot be reached is told apart."""
+"""`penstock doctor` on Penstock's services: each way in which a service is unreachable has a finding of its own."""
 
 import asyncio
 import socket
@@ -52,7 +52,7 @@ def look(address: str, name: str = "stages", *, tls: bool = False, **environ: st
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """PEM files: an authority, one that nobody trusts, a server's pair, a client's pair."""
+    """PEM files: an authority, an untrusted one, a server's pair, a client's pair."""
     folder = tmp_path_factory.mktemp("certificates")
     authority, other = trustme.CA(), trustme.CA()
     files = {

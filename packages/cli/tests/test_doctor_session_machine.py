@@ -24,7 +24,7 @@ CLUSTER = {"spark.master": "spark://master:7077"}
 
 
 def test_session_settings_are_compared_with_the_recommended(tmp_path: Path) -> None:
-    """As a spark-defaults.conf has them, with blanks or an equals sign; each that is missing is told."""
+    """As a spark-defaults.conf has them, with blanks or an equals sign; each missing setting is reported."""
     file = tmp_path / "spark-defaults.conf"
     right = recommended_settings()
     file.write_text(

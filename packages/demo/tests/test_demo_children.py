@@ -56,7 +56,7 @@ def test_a_child_tells_ends_when_asked_and_takes_its_own_children_along(start: S
 
 
 def test_a_child_that_ends_early_is_an_error_with_its_log(start: Start) -> None:
-    """Nobody waits for what will never come."""
+    """The run does not wait for what will never come."""
     with pytest.raises(DemoError, match="ended with 3"):
         start("broken_script").wait_for("ready", 60)
 

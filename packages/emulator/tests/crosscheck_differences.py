@@ -43,7 +43,7 @@ DIFFERENCES: dict[str, tuple[str, str]] = {
     ),
     "closed-shard-to-its-end": (
         "moto",
-        "moto goes on to give records of the children under the parent; GetRecords gives null and ChildShards there",
+        "moto keeps returning records of the children under the parent; GetRecords gives null and ChildShards there",
     ),
     "records-after-a-split": (
         "moto",

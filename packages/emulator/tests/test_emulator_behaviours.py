@@ -86,7 +86,7 @@ def test_a_trimmed_sequence_number_is_refused(world: Any) -> None:
 
 @pytest.mark.parametrize("timeless", [False, True])
 def test_a_trimmed_sequence_number_may_read_on_with_the_oldest_record(world: Any, timeless: bool) -> None:
-    """The unkind side: nobody is told that records between are lost."""
+    """The unkind side: the loss of the records between is not reported."""
     behave(world, read_on_from_trimmed=True, sequence_numbers_without_time=timeless)
     world.stream()
     old, _ = world.put("old", "lost")
@@ -120,7 +120,7 @@ def expire_ahead(world: Any) -> tuple[str, Any]:
 
 
 def test_records_that_expire_ahead_of_a_reader_are_skipped(world: Any) -> None:
-    """Both profiles: iterator and subscription go on with what is left, and tell nothing."""
+    """Both profiles: iterator and subscription continue with what is left, without an error."""
     iterator, subscriber = expire_ahead(world)
     assert keys(world.client.get_records(ShardIterator=iterator)) == ["left"]
     world.clock.advance(5 * HOUR)

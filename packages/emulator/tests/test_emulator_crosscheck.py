@@ -36,7 +36,7 @@ sys.stdin.read()
 
 
 def load_scenarios() -> dict[str, Callable[[Any], Any]]:
-    # The tests are not a package: what stands beside them has to be found by its path.
+    # The tests are not a package: modules beside them have to be found by their path.
     for name in ("crosscheck_tools", "crosscheck_polling", "crosscheck_shards", "crosscheck_limits"):
         spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
         assert spec is not None

@@ -74,7 +74,7 @@ def test_the_process_ends_with_its_parent() -> None:
 
 
 def test_a_process_that_cannot_start_says_so() -> None:
-    """A bad option is told on standard error, and the context manager raises with the exit code."""
+    """A bad option is reported on standard error, and the context manager raises with the exit code."""
     with pytest.raises(EmulatorStartError) as caught, start_emulator_process("--account-id", "12"):
         pytest.fail("it started")
     assert caught.value.exit_code == 2

@@ -42,7 +42,7 @@ class DeadLetters:
 
 
 class Refusing(AsyncSinkWriter[bytes, bytes]):
-    """Throttles the first request, and refuses its second entry for good."""
+    """Throttles the first request, and refuses its second entry permanently."""
 
     requests = 0
 

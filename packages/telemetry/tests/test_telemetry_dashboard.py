@@ -128,7 +128,7 @@ def expressions() -> dict[str, str]:
 
 
 def test_every_metric_and_label_of_dashboard_and_alerts_exists(exposition: dict[str, set[str]]) -> None:
-    """A panel that names what nobody emits stays empty, and an alert never fires."""
+    """A panel for a metric that does not exist stays empty, and its alert never fires."""
     found = expressions()
     assert len(found) > 40
     of_target = {"job", "instance", "le"}
@@ -140,7 +140,7 @@ def test_every_metric_and_label_of_dashboard_and_alerts_exists(exposition: dict[
 
 
 def test_what_is_exposed_is_what_the_reference_says(exposition: dict[str, set[str]]) -> None:
-    """Under the names that it gives for Prometheus, as far as these components emit them."""
+    """Under their names for Prometheus, for the metrics that these components emit."""
     known = {one.prometheus for one in reference().metrics}
     shown = {re.sub(r"_(bucket|count|sum)$", "", name) for name in exposition}
     ours = {name for name in shown if "otel_scope_name" in exposition.get(name, exposition.get(name + "_sum", set()))}

@@ -64,7 +64,7 @@ def test_a_process_without_code_of_ours_exports_by_entry_points() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_process_that_is_told_to_end_delivers_first(number: signal.Signals) -> None:
-    """It ends by the signal all the same; handlers that Spark's worker takes away between tasks are put back."""
+    """It ends by the signal all the same; handlers that Spark's worker removes between tasks are restored."""
     code = _CONFIGURED + (
         "import signal, time\n"
         "for one in (signal.SIGTERM, signal.SIGHUP): signal.signal(one, signal.SIG_DFL)\n"
@@ -82,7 +82,7 @@ def test_a_process_that_is_told_to_end_delivers_first(number: signal.Signals) ->
 
 
 def test_a_receiver_that_is_away_holds_nothing_up_and_is_told_once() -> None:
-    """Work goes on, the end waits no longer than its bound, and what comes later is delivered when it is back."""
+    """Work continues, the end waits no longer than its bound, and what comes later is delivered when it is back."""
     code = _CONFIGURED + (
         "import logging, sys, time\n"
         "logging.basicConfig(level=logging.INFO, stream=sys.stderr)\n"
@@ -153,7 +153,7 @@ def test_tls_and_a_token_are_as_the_variables_say(tmp_path: Path) -> None:
 
 
 def test_spans_of_a_process_that_is_killed_are_away_before() -> None:
-    """A child of Spark's delivers within a second or so, because nobody tells it before it is killed."""
+    """A child of Spark's delivers within a second or so, because it gets no notice before it is killed."""
     providers = {"OTEL_PYTHON_TRACER_PROVIDER": "penstock", "OTEL_PYTHON_METER_PROVIDER": "penstock"}
     with running_receiver() as receiver:
         environment = _CHILD | {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint} | providers

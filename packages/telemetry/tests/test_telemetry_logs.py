@@ -78,7 +78,7 @@ def test_a_record_has_the_ids_of_its_span_and_says_where_it_is_from() -> None:
 
 
 def test_no_secret_leaves_in_a_log(tmp_path: Path) -> None:
-    """Neither in the text, nor in an attribute, nor in an exception: those of the environment, and what looks so."""
+    """Secrets of the environment, and text that looks like one, are in no text, attribute or exception."""
     headers = tmp_path / "headers"
     headers.write_text("authorization=Bearer%20hush-hush-1\n")
     code = (

@@ -111,7 +111,7 @@ class Page:
             await self._loaded.wait()
 
     async def tree(self) -> list[tuple[str, str]]:
-        """Role and name of all that a screen reader is told."""
+        """Role and name of each node that a screen reader gets."""
         nodes = (await self.call("Accessibility.getFullAXTree"))["nodes"]
         return [
             (node["role"]["value"], node.get("name", {}).get("value", ""))

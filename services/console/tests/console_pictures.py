@@ -85,7 +85,7 @@ async def play(stages: LocalStageScheduler) -> None:
 
 
 async def move(services: FakeServices) -> None:
-    """Numbers that change as those of a day do."""
+    """Numbers that change as over a day."""
     tick = 0
     while True:
         tick += 1

@@ -1,4 +1,4 @@
-"""Who gets into the console, over real sockets: names, tokens and certificates, and what answers forbid."""
+"""Access to the console, over real sockets: names, tokens and certificates, and what answers forbid."""
 
 from __future__ import annotations
 

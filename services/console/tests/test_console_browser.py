@@ -60,7 +60,7 @@ async def ready(page: Page, url: str, path: str, words: str) -> None:
 
 
 def colours(png: bytes) -> set[str]:
-    """Of an eight-bit picture: those of rows that stand for themselves or differ from their left alone."""
+    """The rows of an eight-bit picture whose filter is none, or sub."""
     width, _, _, kind = struct.unpack(">IIBB", png[16:26])
     size = {2: 3, 6: 4}[kind]
     packed, at = b"", 8
@@ -128,7 +128,7 @@ async def test_colours_can_be_chosen(page: Page, services: World, tmp_path: Path
 
 
 async def test_all_can_be_done_with_the_keyboard(page: Page, services: World) -> None:
-    """The order is that of reading; focus can be seen; the link over the menu leads to the content."""
+    """The order follows the text; focus can be seen; the link over the menu leads to the content."""
     async with console(services.endpoints()) as running:
         await ready(page, running.url, "consumers", "job-1")
         seen = []
@@ -173,7 +173,7 @@ async def test_a_screen_reader_is_told_everything(page: Page, services: World) -
         assert [role for role, _ in tree].count("status") == 1
         await ready(page, running.url, "job?id=report", "1,095")
         tree = await page.tree()
-        assert ("image", "Graph of 2 stages; the table below says the same in words.") in tree
+        assert ("image", "Graph of 2 stages; the table below has the same facts as text.") in tree
         for path in PAGES:
             await page.go(running.url + path)
             nameless = [role for role, name in await page.tree() if role in ("link", "button", "image") and not name]
@@ -206,7 +206,7 @@ async def test_numbers_change_and_the_place_stays(page: Page, services: World) -
 
 
 async def test_nothing_needs_scripts() -> None:
-    """Pages are whole where scripts are off; the page is refreshed by itself."""
+    """Pages are whole where scripts are off; the page refreshes automatically."""
     async with world() as services, browser_page(script=False) as page:
         await services.acquire("flights", "delays-job", "job-1")
         async with console(services.endpoints()) as running:
@@ -248,7 +248,7 @@ async def test_names_do_nothing_in_a_browser(page: Page) -> None:
 
 
 async def test_tables_are_cards_on_a_telephone(page: Page, services: World) -> None:
-    """Nothing but shards and the graph scrolls sideways; heads stand beside the cells, and are read aloud once."""
+    """Nothing but shards and the graph scrolls sideways; headings are beside the cells, and are read aloud once."""
     async with console(services.endpoints()) as running:
         await ready(page, running.url, "sinks", "2,500")
         await page.look(width=390, height=800)

@@ -82,7 +82,7 @@ async def test_the_pages_work_without_any_service() -> None:
 
 
 async def test_a_service_that_is_down_takes_its_own_numbers_with_it_and_comes_back() -> None:
-    """The others go on; what it said before is shown as old."""
+    """The others continue; its last answer is shown as old."""
     async with world() as services:
         await fill(services)
         address = services.servers[Kind.READER].address
@@ -94,7 +94,7 @@ async def test_a_service_that_is_down_takes_its_own_numbers_with_it_and_comes_ba
             assert "1.5 s" in text
             text = await shown(http, "", "3 of 4 services answer")
             assert "down: Shard reader." in text
-            # A call that was under way was cancelled; the next one meets nobody.
+            # A call that was under way was cancelled; the next one finds no service.
             await shown(http, "", "nothing listens there (connection refused)")
             assert "job-1" in await page(http, "consumers")
             host, _, port = address.rpartition(":")
@@ -127,7 +127,7 @@ async def test_a_graph_that_cannot_be_had_is_no_broken_picture() -> None:
 
 
 async def test_the_picture_is_that_of_the_newest_release() -> None:
-    """A job that is submitted anew may have the same stages, of other operators."""
+    """A job that is submitted again may have the same stages, of other operators."""
 
     def graph(*cleaning: str) -> JobGraph:
         made = JobGraph("job")
@@ -178,7 +178,7 @@ async def test_names_are_text_whatever_is_in_them() -> None:
 
 
 async def test_services_are_asked_with_token_and_tls(tmp_path: Path) -> None:
-    """As other clients are; a wrong token is told as such, and a changed file counts without a restart."""
+    """As other clients are; a wrong token is reported as such, and a changed file counts without a restart."""
     authority = trustme.CA()
     leaf = authority.issue_cert("127.0.0.1")
     leaf.cert_chain_pems[0].write_to_path(tmp_path / "server.pem")

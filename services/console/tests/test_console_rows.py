@@ -95,7 +95,7 @@ def test_shards_that_cannot_be_read_say_why() -> None:
 
 
 def test_a_stream_that_goes_by_its_arn_is_shown_by_its_name() -> None:
-    """As those of other accounts do: its readers, lags, losses, shards and consumers are found all the same."""
+    """As streams of other accounts are: its readers, lags, losses, shards and consumers are found all the same."""
     arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights"
     late = replace(shard_stats("flights", 0, millis_behind_latest=75_000, losses=2), stream_name=arn)
     reader = Answer(kind=Kind.READER, endpoint="a:1", state=State.UP, value=(session("query-1", [late]),))
@@ -157,7 +157,7 @@ async def test_a_job_is_as_deep_as_its_longest_way() -> None:
 
 
 def test_words_name_the_service_that_is_there() -> None:
-    """Or a placeholder, where there is none."""
+    """Or a placeholder, without an endpoint."""
     readers: tuple[Answer[tuple[SessionInfo, ...]], ...] = tuple(
         Answer(kind=Kind.READER, endpoint=one, state=State.UP) for one in ("a:1", "b:1")
     )

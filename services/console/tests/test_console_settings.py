@@ -1,4 +1,4 @@
-"""What the console is told, and what it refuses to be told."""
+"""Settings that the console accepts, and settings that it refuses."""
 
 from __future__ import annotations
 

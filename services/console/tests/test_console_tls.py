@@ -55,7 +55,7 @@ def browser(server: trustme.CA, own: trustme.CA | None) -> ssl.SSLContext:
 
 
 async def status(address: str, context: ssl.SSLContext, path: str = "/healthz") -> str:
-    """The first line of the answer on a new connection; empty when there is none."""
+    """The first line of the answer on a new connection; empty without an answer."""
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(DEADLINE):
@@ -97,7 +97,7 @@ async def test_the_authority_of_browsers_is_followed(tmp_path: Path, caplog: pyt
 
 
 async def test_certificate_and_key_are_followed(tmp_path: Path) -> None:
-    """Half of a new pair changes nothing; a connection that is open goes on with what it began with."""
+    """Half of a new pair changes nothing; an open connection keeps the certificate that it began with."""
     before, after = trustme.CA(), trustme.CA()
     files = Files(tmp_path, before)
     async with console(server={"security": files.security}) as running:

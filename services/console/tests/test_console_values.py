@@ -1,4 +1,4 @@
-"""What the console computes by itself: trees, costs, concerns, names and tokens."""
+"""What the console computes: trees, costs, concerns, names and tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that stall, and clients that give up: neither costs the emulator more than an event."""
+"""Clients that stall, and clients that disconnect: neither costs the emulator more than an event."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def raw_http1(world: Any, body: bytes) -> socket.socket:
 
 
 def test_a_stalled_http1_client_stops_its_subscription(backlog: Any) -> None:
-    """A client that does not read holds what the sockets hold, however much the shard has; then it goes on."""
+    """A client that does not read holds what the sockets hold, however much the shard has; then it continues."""
     with raw_http1(backlog, subscribe_body(backlog)) as raw:
         eventually(lambda: bool(backlog.core._subscriptions))
         assert stands_still(backlog) < 20

@@ -24,7 +24,7 @@ def ask(world: Any) -> Any:
         content = response.read()
         assert response.headers["Content-Type"] == CBOR
         connection.close()
-        # Tags as they are: that of a timestamp holds milliseconds, which is not what the tag means.
+        # Tags as they are: the tag of a timestamp holds milliseconds, although it means seconds.
         hook = {1: lambda value, _immutable=False: cbor2.CBORTag(1, value)}
         return response.status, cbor2.loads(content, semantic_decoders=hook) if content else None
 

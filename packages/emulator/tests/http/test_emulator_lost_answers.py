@@ -47,7 +47,7 @@ def test_an_answer_can_be_lost_after_or_before_the_operation(world: Any, kind: s
     client = world.emulator.client(config=IMPATIENT if kind == "silence" else ONCE)
     with pytest.raises(ReadTimeoutError if kind == "silence" else (ConnectionClosedError, ResponseStreamingError)):
         client.create_stream(StreamName="stream", ShardCount=1)
-    # On a busy machine the caller may have given up before its request was read.
+    # On a busy machine the caller may have timed out before its request was read.
     world.until(lambda: names(world) == (["stream"] if applies else []))
 
 

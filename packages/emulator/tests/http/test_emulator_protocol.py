@@ -95,7 +95,7 @@ def test_nonsense_on_the_socket_is_refused(world: Any) -> None:
 
 
 def test_a_body_beyond_the_limit_is_refused(connection: Any) -> None:
-    """A request that nobody could mean is cut off with 413."""
+    """A request that is far too large is cut off with 413."""
     connection.request("POST", "/", (b"x" * 1024 * 1024 for _ in range(33)), {}, encode_chunked=True)
     assert connection.getresponse().status == 413
 

@@ -129,7 +129,7 @@ def test_records_and_shards_expire_after_a_day() -> None:
 
 
 def test_what_the_service_leaves_open_can_be_asked_for_over_http() -> None:
-    """Changes and splits, empty answers, late lists; faults are those of Kinesis."""
+    """Changes and splits, empty answers, late lists; the same faults as in Kinesis."""
     with running_emulator(tls=False) as emulator:
 
         def control(**body: Any) -> Any:

@@ -47,7 +47,7 @@ def request(operation: str, *, stream: str = "one", shard: str = "shardId-000000
 
 
 def code_of(world: Any, operation: str, **which: Any) -> str:
-    """The error code that a call is answered with, or nothing."""
+    """The error code of a call; empty if it succeeds."""
     try:
         world.client._make_api_call(operation, request(operation, **which))
     except world.client.exceptions.ClientError as error:

@@ -42,7 +42,7 @@ def test_an_explicit_hash_key_overrides_the_partition_key(world: Any) -> None:
 
 
 def test_sequence_numbers_increase_strictly_under_concurrent_puts(world: Any) -> None:
-    """Many writers at once get distinct sequence numbers, and the shard's order is that of the numbers."""
+    """Many writers at once get distinct sequence numbers, and the shard's order follows the numbers."""
     world.start(enforce_limits=False).stream()
     clients = [world.emulator.client() for _ in range(4)]
 
@@ -134,7 +134,7 @@ def test_an_iterator_expires_after_five_minutes(world: Any) -> None:
 
 
 def test_reading_goes_on_with_the_next_iterator(world: Any) -> None:
-    """Limit cuts an answer; the next iterator goes on behind it, and stays usable at the tip."""
+    """Limit cuts an answer; the next iterator continues after it, and stays usable at the tip."""
     world.stream()
     world.put("a", "b", "c")
     iterator, batches = world.iterator(), []
@@ -148,7 +148,7 @@ def test_reading_goes_on_with_the_next_iterator(world: Any) -> None:
 
 
 def test_millis_behind_latest_is_the_age_of_the_next_unread_record(world: Any) -> None:
-    """The lag is that of the first record that was not given; nothing unread means 0."""
+    """The lag is the age of the first record that was not given; nothing unread means 0."""
     world.stream()
     for key in "ab":
         world.put(key)

@@ -55,7 +55,7 @@ def test_a_sequence_number_from_before_the_horizon_is_refused(world: Any) -> Non
 
 
 def test_a_continuation_of_an_idle_shard_grows_old_too(world: Any) -> None:
-    """Who takes up an idle shard within the retention may go on; who comes later may not."""
+    """A reader that resumes an idle shard within the retention may continue; a later one may not."""
     world.stream()
     subscriber = world.subscribe()
     world.clock.advance(5)
@@ -70,7 +70,7 @@ def test_a_continuation_of_an_idle_shard_grows_old_too(world: Any) -> None:
 
 
 def test_a_closed_shard_expires_with_its_last_record(world: Any) -> None:
-    """It leaves ListShards and DescribeStream, and is not found any more; its children go on naming it."""
+    """It leaves ListShards and DescribeStream, and is not found any more; its children still name it."""
     world.stream()
     world.put("old")
     iterator = world.iterator()

@@ -116,7 +116,7 @@ def test_update_shard_count_ends_with_equal_shards(world: Any, current: int, tar
 
 
 def test_a_stream_that_is_updating_refuses_the_next_reshard_but_takes_records(world: Any) -> None:
-    """After a split the stream is UPDATING for a while: no second split, but puts and reads go on."""
+    """After a split the stream is UPDATING for a while: no second split, but puts and reads continue."""
     world.start(stream_update_delay=timedelta(seconds=10)).stream()
 
     def split(shard: str, key: int) -> Any:
@@ -134,7 +134,7 @@ def test_a_stream_that_is_updating_refuses_the_next_reshard_but_takes_records(wo
 
 
 def test_listing_shards_goes_on_with_the_token_alone(world: Any) -> None:
-    """Pages of MaxResults follow each other by NextToken, which names stream and filter and must stand alone."""
+    """Pages of MaxResults follow each other by NextToken, which names stream and filter and is sent alone."""
     world.stream(shards=5)
     page = world.client.list_shards(StreamName="stream", MaxResults=2)
     seen = list(page["Shards"])

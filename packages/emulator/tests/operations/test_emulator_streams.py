@@ -21,7 +21,7 @@ def status(world: Any, name: str = "stream") -> str:
 
 
 def test_a_stream_is_described_by_name_and_by_arn(world: Any) -> None:
-    """Name, ARN, status and counts are told, whichever way the stream is named."""
+    """The answer has name, ARN, status and counts, whichever way the stream is named."""
     arn = world.stream(shards=3)
     assert arn == "arn:aws:kinesis:us-east-1:000000000000:stream/stream"
     by_name = world.client.describe_stream_summary(StreamName="stream")["StreamDescriptionSummary"]

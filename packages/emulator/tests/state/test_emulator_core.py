@@ -26,7 +26,7 @@ NOW = 1_750_000_000.0
 
 
 def test_frames_carry_both_checksums() -> None:
-    """Total and header length, the CRC32 of the prelude, and that of the whole message, as botocore checks them."""
+    """Total and header length, and the CRC32 of the prelude and of the whole message, as botocore checks them."""
     frame = encode_frame((("name", "value"),), b"payload")
     assert int.from_bytes(frame[:4], "big") == len(frame)
     assert int.from_bytes(frame[8:12], "big") == zlib.crc32(frame[:8])

@@ -38,7 +38,7 @@ def test_reading_keeps_to_bytes_but_gives_one_record_at_least() -> None:
 
 
 def test_trimming_forgets_the_old_and_keeps_the_rest() -> None:
-    """Indexes start at the oldest record that is left, however many are gone, and appending goes on."""
+    """Indexes start at the oldest record that is left, however many are gone, and appending still works."""
     log = filled(5000)
     for before in (1001, 1004, 1900, 4000, 5990):
         log.trim_before(before)

@@ -64,7 +64,7 @@ async def test_a_reader_in_a_driver_is_shown_with_its_shards(
             pages += [await page(http, path) for path in ("", "streams", "consumers")]
             assert 'href="/stream?name=flights"' in pages[3]
             await services.drivers.withdraw(announced(host))
-            assert "Nobody reads." in await shown(http, "readers", "Nobody reads.")
+            await shown(http, "readers", "No reader is running.")
     assert not any(host.view_token in text or host.token in text for text in [*pages, caplog.text])
 
 
@@ -95,7 +95,7 @@ async def test_a_driver_that_is_not_reached_is_shown_as_it_announced_itself() ->
 
 
 async def test_readers_on_executors_are_shown_by_what_their_driver_says(host: ReaderHost) -> None:
-    """With address, shards and lag; those in trouble first. Nobody connects to them, as nobody else has their token."""
+    """With address, shards and lag; shards in trouble first. Only their query can connect to them."""
     said = {"job_id": "nightly", "query": "nightly", "view_token": "", "stream_names": ("orders",)}
     met: list[object] = []
     async with world() as services, await asyncio.start_server(lambda *who: met.append(who), "127.0.0.1") as reader:
@@ -158,7 +158,7 @@ async def test_a_wrong_token_tells_nothing_of_a_reader(host: ReaderHost) -> None
 async def test_readers_of_this_user_are_shown_without_any_service(
     host: ReaderHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In files of the state folder; a console that is told to leaves them out."""
+    """In files of the state folder; a console leaves them out on request."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     await ReaderFiles().announce(announced(host))
     async with console(local_readers=True) as running, browsing(running.url) as http:
@@ -171,7 +171,7 @@ async def test_readers_of_this_user_are_shown_without_any_service(
 async def test_a_registry_that_lists_no_readers_is_named_with_why() -> None:
     """Such as one that is down: the page says so, and shows the others."""
     async with world() as services, console(services.endpoints()) as running, browsing(running.url) as http:
-        await shown(http, "readers", "Nobody reads.")
+        await shown(http, "readers", "No reader is running.")
         for server in services.servers.values():
             await server.__aexit__(None, None, None)
         registry = next(one.address for one in services.endpoints() if one.kind is Kind.REGISTRY)

@@ -21,7 +21,7 @@ ARN = "arn:aws:kinesis:eu-west-1:999999999999:stream/theirs"
 
 
 async def test_a_stream_of_another_account_is_listed_by_its_arn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its name it would be another stream, or none; it is shown by its name."""
+    """By its name it would be another stream, or missing; it is shown by its name."""
     asked: list[StreamIdentity] = []
 
     async def list_shards(_client: Any, stream: StreamIdentity) -> list[Any]:

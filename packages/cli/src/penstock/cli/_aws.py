@@ -92,7 +92,7 @@ def missing(prog: str, error: ImportError) -> int:
 
 
 def code_of(error: BaseException) -> ExitCode | None:
-    """By what is somewhere below the error: no answer, one that says no, a setting; None for a defect of ours."""
+    """The exit code for an error or its causes: no answer, refused, wrong setting. None for a defect of Penstock."""
     from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
     from botocore.exceptions import ConnectionError as NoConnectionError
 

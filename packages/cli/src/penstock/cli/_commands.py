@@ -1,4 +1,4 @@
-"""Which commands there are: those of installed packages, and what would bring the others."""
+"""The commands of installed packages, and the packages that bring the other commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class EntryPoint(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the command."""
+        """The name of the command."""
         ...
 
     @property
@@ -41,7 +41,7 @@ class Known:
     """Modules that are there when the package was installed with what the command needs."""
 
 
-# Here, so that the list of commands needs no import of them, and tells of those that are not installed.
+# Declared here, so that the list of commands imports none of them and includes commands that are not installed.
 KNOWN: Final = {
     "demo": Known("run the main job, end to end, on an embedded Kinesis", "penstock-demo"),
     "doctor": Known("find what is wrong with this set-up, and say the cure", "penstock-cli"),
@@ -116,7 +116,7 @@ class CommandBrokenError(Exception):
 
 
 def find_commands(entry_points: Iterable[EntryPoint] | None = None) -> dict[str, Command]:
-    """All commands by name: ours in the order of `KNOWN`, then those of other packages."""
+    """All commands by name: Penstock's in the order of `KNOWN`, then the commands of other packages."""
     found: dict[str, EntryPoint] = {}
     for point in importlib.metadata.entry_points(group=GROUP) if entry_points is None else entry_points:
         found.setdefault(point.name, point)

@@ -78,7 +78,7 @@ def _list_streams() -> int:
     try:
         names = asyncio.run(_stream_names())
     except Exception:
-        # There is no place for a message in the midst of a command line.
+        # A message would disturb the command line that is being typed.
         return ExitCode.FAILED
     sys.stdout.writelines(f"{name}\n" for name in names)
     return ExitCode.OK
@@ -88,7 +88,7 @@ async def _stream_names() -> list[str]:
     from penstock.aws import AwsOptions, AwsSession, JsonClient
 
     async with asyncio.timeout(_ANSWER_SECONDS), JsonClient(AwsSession(AwsOptions())) as client:
-        # One page: a shell that offers thousands of names helps nobody.
+        # One page: a list of thousands of names is of no use in a shell.
         return list((await client.call("ListStreams", {"Limit": 1000}))["StreamNames"])
 
 

@@ -29,7 +29,7 @@ class KnownError:
         base: the error of the same module that it is a special case of; None at the top.
         depth: how many bases it has in its module.
         when: the first paragraph of its description.
-        cure: what to do; empty where it stands for no error by itself.
+        cure: what to do; empty for a base class that is never raised itself.
         facts: the other paragraphs, such as those on its fields.
     """
 
@@ -126,7 +126,7 @@ def main(argv: Sequence[str]) -> int:
     """Explain errors by name, or list all of them. Returns 1 when none has the name."""
     parser = Parser(
         prog="penstock errors",
-        description="What errors mean and what cures them: those of the installed packages.",
+        description="What the errors of the installed packages mean, and what to do about them.",
         epilog="exit codes: 0 shown, 1 no error has the name, 2 wrong usage",
     )
     parser.add_argument(

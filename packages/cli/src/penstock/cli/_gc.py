@@ -51,7 +51,7 @@ _AWS_FLAGS: Final = ("--region", "--endpoint-url", "--profile", "--ca-bundle")
 _STORE_FLAGS: Final = ("--store", *_AWS_FLAGS)
 _LOCAL: Final = "local"
 _NONE: Final = "none"
-# A lease that nobody renews has to be watched for as long as it lives before it counts as dead.
+# A lease counts as dead only when it was watched for its whole time to live and was not renewed.
 _WATCH_SECONDS: Final = 120.0
 _LOOK_SECONDS: Final = 2.0
 _TELL_SECONDS: Final = 3.0
@@ -143,8 +143,8 @@ def _parser() -> argparse.ArgumentParser:
     consumers.add_argument(
         "--store",
         metavar="URL",
-        help="or the store of jobs without one: sqlite:///PATH, dynamodb://TABLE, local (default: the file of jobs "
-        "that name none), or none to look at no consumers",
+        help="or the store of jobs without one: sqlite:///PATH, dynamodb://TABLE, local (default: the "
+        "file that jobs use by default); none skips the consumers",
     )
     consumers.add_argument(
         "--region", help="of the store's streams; boto3's default chain decides when it is not given"
@@ -178,7 +178,7 @@ def _settings(arguments: argparse.Namespace, given: set[str]) -> ClientSettings 
         raise _RefusedError(f"{idle[0]} and --store none exclude each other: no consumers are looked at")
     gone = next((folder for folder in arguments.folder or () if not os.path.isdir(folder)), None)
     if gone is not None:
-        raise _RefusedError(f"--folder: there is no folder {gone}")
+        raise _RefusedError(f"--folder: {gone} does not exist")
     try:
         if arguments.endpoint is not None:
             return ClientSettings.from_arguments(arguments, _PREFIX)
@@ -248,7 +248,7 @@ def _not_looked_at(error: str) -> list[Finding]:
 async def _collector(
     arguments: argparse.Namespace, settings: ClientSettings | None
 ) -> AsyncIterator[Callable[..., Awaitable[list[Orphan]]] | None]:
-    """The registry's `collect_garbage`; None where there is no registry."""
+    """The registry's `collect_garbage`; None without a registry."""
     from penstock.aws import AwsOptions, AwsSession
     from penstock.registration import (
         RemoteConsumerRegistry,

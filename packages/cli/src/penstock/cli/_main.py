@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None, *, commands: Mapping[str, Command] |
     """Run a command. Returns the exit code.
 
     Args:
-        argv: the arguments; those of the process when left out.
+        argv: the arguments. Default: the arguments of the process.
         commands: instead of those that are found by entry points.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -127,7 +127,7 @@ def _is_ours(distribution: str) -> bool:
 
 
 def _versions_table() -> Table:
-    """The versions of all of Penstock's packages and of what they stand on, a row each."""
+    """A row with the version of each package of Penstock, and of the libraries below them."""
     # Here: no other command needs them.
     import importlib.metadata
     import platform

@@ -1,4 +1,4 @@
-"""`penstock offsets`: where a Spark query stands by its checkpoint, and where it is to go on."""
+"""`penstock offsets`: the offsets of a Spark query's checkpoint, shown and reset."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def main(argv: Sequence[str]) -> int:
     """Show, compare or reset the offsets of a checkpoint. Returns the exit code."""
     parser = Parser(
         prog=PROG,
-        description="Where a query of Spark stands, by its checkpoint, and where a stopped one is to go on. Without "
-        "Spark; LOCATION is the query's checkpointLocation: a folder, or s3://BUCKET/PREFIX.",
+        description="Show, compare and reset the offsets in the checkpoint of a Spark query. It does not need "
+        "Spark. LOCATION is the query's checkpointLocation: a folder, or s3://BUCKET/PREFIX.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
     show = commands.add_parser("show", help="the positions of a micro-batch", epilog=_EXITS)
@@ -65,10 +65,10 @@ def main(argv: Sequence[str]) -> int:
     diff.add_argument("--to", type=int, metavar="N", help="default: the last one")
     reset = commands.add_parser(
         "reset",
-        help="let a stopped query go on elsewhere",
-        description="Let a stopped query go on from other positions, as if a micro-batch without rows had led there. "
+        help="let a stopped query continue from another position",
+        description="Let a stopped query continue from other positions, as if an empty micro-batch had ended there. "
         "Shows what would change; --execute does it. Nothing is overwritten: the next micro-batch is logged and "
-        "committed, and penstock-reset in the checkpoint says what stood there before. Refused: a query that keeps "
+        "committed, and penstock-reset in the checkpoint keeps the offsets from before. Refused: a query that keeps "
         "state, one whose last micro-batch is not done, and with --execute one that is seen to run.",
         epilog=_EXITS,
     )
@@ -119,7 +119,7 @@ def main(argv: Sequence[str]) -> int:
         except CheckpointError as error:
             if error.__cause__ is not None:
                 raise
-            # Nobody said no: the location is not that of a checkpoint.
+            # AWS refused nothing: the location has no checkpoint.
             sys.stderr.write(f"{PROG} {arguments.command}: {error}\n")
             return ExitCode.USAGE
         return run(checkpoint, arguments, Screen(sys.stdout, as_json=arguments.json))
@@ -159,7 +159,7 @@ def _diff(checkpoint: SparkCheckpoint, arguments: argparse.Namespace, screen: Sc
     last = numbers[-1] if arguments.to is None else arguments.to
     earlier = [number for number in numbers if number < last]
     if arguments.start is None and not earlier:
-        raise OffsetsError(f"there is no micro-batch before {last}: see {PROG} show")
+        raise OffsetsError(f"{last} is the first micro-batch: see {PROG} show")
     first = earlier[-1] if arguments.start is None else arguments.start
     _show_moves(screen, _positions(checkpoint, first), _positions(checkpoint, last), "nothing moved")
     return ExitCode.OK

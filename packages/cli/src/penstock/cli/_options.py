@@ -1,4 +1,4 @@
-"""`penstock options`: the options of the Spark data source, searched, and what those of other connectors are here."""
+"""`penstock options`: search the options of the Spark data source, also by the names of other connectors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
         "connectors are here, by words in their names.",
     )
     parser.add_argument(
-        "words", nargs="*", metavar="WORD", help="all of them must be found; all options of ours when left out"
+        "words", nargs="*", metavar="WORD", help="all of them must be found; without words, all options"
     )
     add_json_argument(parser)
     arguments = parser.parse_args(argv)

@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
         "3 Kinesis cannot be reached, 130 interrupted: then what was read is written first",
     )
     parser.add_argument("stream", metavar="STREAM")
-    parser.add_argument("files", nargs="*", metavar="FILE", help="- or none: standard input")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="files to read; standard input by default, or for -")
     keys = parser.add_mutually_exclusive_group()
     keys.add_argument("--key", help="partition key of all records; default: a random one for each")
     keys.add_argument("--key-separator", metavar="TEXT", help="lines are KEY, this text, DATA")
@@ -90,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
         type=positive_count,
         default=_ATTEMPTS,
         metavar="N",
-        help=f"how often a record is sent before it is given up; default: {_ATTEMPTS}",
+        help=f"attempts to send a record before it counts as failed; default: {_ATTEMPTS}",
     )
     add_json_argument(parser)
     add_aws_arguments(parser)
@@ -187,7 +187,7 @@ def _put(arguments: argparse.Namespace, files: Sequence[BinaryIO]) -> int:
 
 
 class _Lines:
-    """Makes records of lines, and counts those of which none can be made."""
+    """Makes records of lines, and counts the lines that cannot be records."""
 
     def __init__(self, key: str | None, separator: str | None, failures: Failures) -> None:
         self._key = key
@@ -224,7 +224,7 @@ class _Lines:
 
 
 def _records(files: Sequence[BinaryIO], lines: _Lines) -> Iterator[list[tuple[bytes, str]]]:
-    """Records as they can be read without waiting, so that what somebody typed is sent at once."""
+    """Records that can be read without waiting, so that a typed line is sent at once."""
     for file in files:
         rest = b""
         with file:

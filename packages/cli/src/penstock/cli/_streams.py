@@ -242,9 +242,9 @@ def shard_steps(count: int, wanted: int) -> list[int]:
 
 async def _confirmed(what: str) -> bool:
     if not sys.stdin.isatty():
-        sys.stderr.write(f"{PROG} reshard: nobody can be asked here: say --yes, or look with --dry-run\n")
+        sys.stderr.write(f"{PROG} reshard: no terminal to ask for confirmation: give --yes, or look with --dry-run\n")
         return False
-    sys.stderr.write(f"{what}: go on? [y/N] ")
+    sys.stderr.write(f"{what}: continue? [y/N] ")
     sys.stderr.flush()
     answer = await asyncio.to_thread(sys.stdin.readline)
     return answer.strip().lower() in ("y", "yes")

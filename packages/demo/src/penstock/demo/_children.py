@@ -21,7 +21,7 @@ def tell(**values: Any) -> None:
 
 
 class Parent:
-    """What the parent asks for: to go on, and to stop."""
+    """What the parent asks for: to continue, and to stop."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -120,7 +120,7 @@ class Child:
         return DemoError(f"the {self.name} ended with {code}; its last words are in {self.log}")
 
     def go_on(self) -> None:
-        """Tell it to go on, if it waits for that."""
+        """Let it continue, if it waits for that."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.write("go\n")
@@ -134,7 +134,7 @@ class Child:
     def end(self, timeout_seconds: float = 30.0) -> int:
         """Ask it to end, then make it. Whatever it started ends too. Returns the exit code, also when repeated."""
         if self._ended:
-            # Its number, and that of its group, may be another's by now.
+            # Another process may have its number, or the number of its group, by now.
             return self._process.wait()
         try:
             if self._process.poll() is None:

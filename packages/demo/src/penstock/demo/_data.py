@@ -36,7 +36,7 @@ def weather_file() -> Path:
 
 
 def read_flights(rows: int | None = None) -> pd.DataFrame:
-    """One row per flight, in order of departure; cancelled ones stand at their scheduled time.
+    """One row per flight, in order of departure; cancelled flights count by their scheduled time.
 
     `rows` keeps only the first ones. `id` numbers the rows from zero.
     """

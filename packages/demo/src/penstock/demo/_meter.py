@@ -95,7 +95,7 @@ def latency_percentile(latencies: Counter[int], share: float) -> float:
 
 
 def read_counts(file: Path) -> list[BatchCount]:
-    """The table, one entry per micro-batch, in order; empty while there is no table."""
+    """The table, one entry per micro-batch, in order; empty before the table exists."""
     if not file.exists():
         return []
     connection = _open(file)

@@ -53,7 +53,7 @@ class DriverKeeper:
         if code is None:
             return
         self.child.end()
-        # A driver that ends by itself found an error, and would find it again.
+        # A driver that was not killed and has ended met an error, and would meet it again.
         was_killed = code < 0
         if not was_killed or not self._settings.restarts_driver or self.starts >= _MAX_STARTS:
             raise self.child.ended_early()
@@ -212,7 +212,7 @@ def run_demo(settings: DemoSettings, console: Console) -> Report:
     """Run the main job and leave its results in the folder.
 
     Raises:
-        DemoError: a process ended before its time, or nothing moved for minutes. The error names a log file.
+        DemoError: a process ended too early, or nothing moved for minutes. The error names a log file.
     """
     started = time.monotonic()
     with open_world(settings) as world:

@@ -44,7 +44,7 @@ REGION = "us-east-1"
 
 @dataclass(frozen=True, kw_only=True)
 class DemoSettings:
-    """What the demo is asked to do; the defaults are those of the command line."""
+    """What the demo is asked to do, with the same defaults as the command line."""
 
     rows: int | None = None
     """Flights to send. Default: all, about 336,000."""

@@ -65,7 +65,7 @@ class Folders:
         return any(self.store.glob(f"live/*/checkpoint/commits/{batch_id}"))
 
     def clear(self) -> None:
-        """Begin anew: nothing of an earlier run is left.
+        """Start from nothing: remove what an earlier run left.
 
         Raises:
             DemoError: one of the folders holds what no demo has written; nothing is cleared then.
@@ -165,7 +165,7 @@ def open_world(settings: DemoSettings) -> Iterator[World]:
     folders.clear()
     environment = telemetry_environment(folders.spans)
     if settings.endpoint_url is None:
-        # The embedded Kinesis takes any key; those of the user stay out of it.
+        # The embedded Kinesis accepts every key, so the user's keys are not used.
         environment |= {
             "AWS_ACCESS_KEY_ID": "demo",
             "AWS_SECRET_ACCESS_KEY": "demo",

@@ -116,7 +116,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser: an option for each field of `EmulatorConfig`, and those of a process."""
+    """The parser: an option for each field of `EmulatorConfig`, and options of the process."""
     parser = _Parser(
         prog=PROG,
         description="An embedded Amazon Kinesis. Prints one line of JSON with its endpoints when it is ready; on a "
@@ -202,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{PROG}: {error}\n")
         return 1
     except EmulatorError as error:
-        # A companion that is not installed is no case for a traceback.
+        # A companion that is not installed needs no traceback.
         sys.stderr.write(f"{PROG}: {error}\n")
         return 1
     return 0

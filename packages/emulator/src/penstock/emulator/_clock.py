@@ -26,7 +26,7 @@ class Timer(Protocol):
 class Clock(Protocol):
     """One time scale for arrival times, expiries and timers.
 
-    There is no second, monotonic scale, so that a test that moves the clock moves everything.
+    It is also the monotonic clock, so that a test that moves it moves everything.
     """
 
     def time(self) -> float:
@@ -134,7 +134,7 @@ class _ManualTimer:
         self._cancelled = True
 
     def fire(self) -> None:
-        # A loop that is closed has nobody left to call.
+        # A closed loop calls nothing any more.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._run)
 

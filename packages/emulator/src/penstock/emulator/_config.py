@@ -213,7 +213,7 @@ class Conduct:
 
     @property
     def behaviour(self) -> Behaviour:
-        """The behaviour in force; setting it begins the random choices anew."""
+        """The behaviour in force; setting it restarts the random choices."""
         return self._behaviour
 
     @behaviour.setter
@@ -262,7 +262,7 @@ _ACTS_WITH = {
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatorConfig:
-    """Everything that can be set about an emulator; the defaults are those of Kinesis, or say why they differ.
+    """All settings of an emulator. The defaults are as in Kinesis, or say why they differ.
 
     Raises:
         EmulatorConfigError: an option is out of range, or would do nothing beside the others; the error names it.

@@ -1,4 +1,4 @@
-"""DynamoDB Streams, as far as a reader sees it: streams of tables whose shards split, end by themselves and expire.
+"""DynamoDB Streams, as a reader sees it: streams of tables whose shards split, end after some hours and expire.
 
 There is no DynamoDB behind it: changes are put into a stream by `DynamoDbStreams.change` or the control API. What the
 service decides by itself is done on request: shards that roll over or split, streams that are disabled, lists that are
@@ -90,7 +90,7 @@ class _Iterator(msgspec.Struct, array_like=True):
     arn: str
     shard_id: str
     number: int
-    """Of the first record that may be given."""
+    """The number of the first record that may be given."""
     issued: float
     empty: int
     """Answers without records that come before."""
@@ -254,7 +254,7 @@ class DynamoDbStreams:
         except KinesisError as error:
             status, answer = error.status, {"__type": _NAMESPACE + error.code, "message": error.message}
         except Exception:
-            # A bug of ours must look like a fault of the service, not like a broken connection.
+            # A bug of the emulator must look like a fault of the service, not like a broken connection.
             _logger.exception("internal failure")
             status, answer = 500, {"__type": "InternalServerError", "message": "internal failure"}
         return whole_response(self._clock, status, _JSON, msgspec.json.encode(answer))

@@ -63,7 +63,7 @@ class Fault:
     bytes_per_second: float = 0.0
     """How fast a drip is, on the emulator's clock."""
     applies: bool = True
-    """reset and silence: whether the operation is carried out although nobody hears of it."""
+    """reset and silence: whether the operation is carried out although it is not answered."""
     scope: str = "connection"
     """reset: the TCP connection, or over HTTP/2 only the "stream"."""
     share: float | None = None
@@ -108,7 +108,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a call is about, as far as the request says so."""
+    """What a call is about, where the request says so."""
 
     operation: str
     stream: str | None = None

@@ -1,4 +1,4 @@
-"""Amazon Data Firehose, as far as a producer sees it: delivery streams that write into a folder.
+"""Amazon Data Firehose, as a producer sees it: delivery streams that write into a folder.
 
 Records of a delivery stream go into files in a folder of its name, one after the other with nothing between them, as
 Firehose writes them to S3. A file ends, and the next begins, at the size hint of the destination (5 MiB by default).
@@ -55,7 +55,7 @@ class DeliveryStream:
     file_bytes: int = 0
 
     def write(self, data: list[bytes], now: float) -> None:
-        """Write records to the current file; all of them, or none.
+        """Write all records to the current file; after an error, it has none of them.
 
         Raises:
             OSError: they could not be written.
@@ -112,7 +112,7 @@ class Firehose:
                 _logger.warning("refused: %s", error)
             status, answer = error.status, {"__type": error.code, "message": error.message}
         except Exception:
-            # A bug of ours, or a full disk, must look like a fault of the service, not like a broken connection.
+            # A bug of the emulator, or a full disk, must look like a fault of the service, not of the connection.
             _logger.exception("internal failure")
             status, answer = 500, {"__type": "InternalFailure", "message": "internal failure"}
         return whole_response(self._clock, status, _JSON, msgspec.json.encode(answer))

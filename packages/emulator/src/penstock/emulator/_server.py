@@ -195,7 +195,7 @@ class EmulatorServer:
             raise EmulatorError("the emulator is not listening there")
         host, port = server.sockets[0].getsockname()[:2]
         if host in ("0.0.0.0", "::"):
-            # Nobody can connect to "every address".
+            # Clients cannot connect to "every address".
             host = "127.0.0.1"
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -22,7 +22,7 @@ _log = logging.getLogger("penstock.telemetry")
 
 
 class SparkBuilder(Protocol):
-    """`SparkSession.builder`, as far as it is used."""
+    """The part of `SparkSession.builder` that is used."""
 
     def config(self, key: str, value: str) -> Any:
         """Set a setting."""
@@ -42,7 +42,7 @@ class Telemetry:
     logs: tuple[str, ...] = ()
     """Where logs go, without secrets."""
     prometheus_address: str | None = None
-    """`host:port` of the page `/metrics`; None: there is none."""
+    """`host:port` of the page `/metrics`; None without such a page."""
     executor_environment: dict[str, str] = field(default_factory=dict)
     """Variables that executors were given, by Spark's setting `spark.executorEnv.*`."""
     withheld: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class Telemetry:
             bounded(self._running.flush, seconds)
 
     def shutdown(self, seconds: float = LAST_SECONDS) -> None:
-        """Deliver what there is and export no more, within a bound. Happens by itself when the process ends."""
+        """Deliver what there is and export no more, within a bound. This also happens when the process ends."""
         if self._running is not None:
             self._running.shutdown(seconds)
 
@@ -166,7 +166,7 @@ def child_environment(environment: Mapping[str, str], service_name: str) -> dict
     variables |= {name: environment[name] for name in _OTHERS if name in environment}
     exporters = [one.strip() for one in variables.get("OTEL_METRICS_EXPORTER", "").split(",") if one.strip()]
     if PROMETHEUS in exporters:
-        # A page per worker would be found by nobody.
+        # A page for each worker could not be found.
         others = [one for one in exporters if one != PROMETHEUS]
         variables["OTEL_METRICS_EXPORTER"] = ",".join(others) or "none"
     variables.setdefault("OTEL_SERVICE_NAME", service_name)

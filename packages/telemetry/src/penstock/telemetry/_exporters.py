@@ -1,4 +1,4 @@
-"""Exporters that survive a fork, and that warn once when nobody takes what they send."""
+"""Exporters that survive a fork, and that warn once when no collector accepts what they send."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def without_metrics(kind: type) -> dict[str, Any]:
 
 
 def of_this_process(resource: Resource) -> Resource:
-    """The resource of a parent, as that of its forked child: another process, another instance."""
+    """The resource of a parent, adapted to its forked child: another process, another instance."""
     pid = os.getpid()
     return resource.merge(Resource({"process.pid": pid, "service.instance.id": f"{_instance(resource)}/{pid}"}))
 

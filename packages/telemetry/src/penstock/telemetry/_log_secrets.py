@@ -74,7 +74,7 @@ class LogRedaction:
 
 
 def names_secret(variable: str) -> bool:
-    """Whether a variable of the environment is named after what nobody should see, and not after its place."""
+    """Whether a variable of the environment is named after a secret, and not after the place of a secret."""
     return bool(_HOLDS_SECRETS.search(variable)) and not _HOLDS_A_PLACE.search(variable)
 
 

@@ -145,7 +145,7 @@ class LogHandler(logging.Handler):
             self.handleError(record)
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """As any handler; what nobody else takes is shown as if there was no handler, from WARNING on."""
+        """As any handler. From WARNING on, a record that no other handler takes is shown as without any handler."""
         last = logging.lastResort
         if last is not None and record.levelno >= last.level and not self._others(record.name):
             last.handle(record)

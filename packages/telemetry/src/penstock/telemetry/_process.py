@@ -24,7 +24,7 @@ NAME: Final = "penstock"
 PROVIDERS: Final = {"OTEL_PYTHON_TRACER_PROVIDER": NAME, "OTEL_PYTHON_METER_PROVIDER": NAME}
 _HEADERS: Final = "OTEL_EXPORTER_OTLP_HEADERS"
 of_headers_file: Final[set[str]] = set()
-"""Variables whose values are those of the file that is named: processes elsewhere read it themselves."""
+"""Variables that a file sets: processes on other machines read that file themselves."""
 
 
 def _new_lock() -> None:
@@ -61,7 +61,7 @@ def running(service_name: str | None = None, *, is_child: bool) -> RunningTeleme
 
 
 def forget() -> None:
-    """Let the next caller make it anew."""
+    """Let the next caller make a new one."""
     global _running, _refused
     with _lock:
         _running, _refused = None, False

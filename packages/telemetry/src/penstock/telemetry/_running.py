@@ -79,12 +79,12 @@ def make_tracer_provider(
     *,
     is_child: bool,
 ) -> TracerProvider:
-    """A provider with a batch processor per exporter; the sampler is that of `OTEL_TRACES_SAMPLER`.
+    """A provider with a batch processor per exporter; `OTEL_TRACES_SAMPLER` names the sampler.
 
     Raises:
         TelemetryOptionError: an exporter is not installed, or cannot be made.
     """
-    # Made first: what has threads is not begun when an exporter cannot be had.
+    # Made first: no thread is started if an exporter is unavailable.
     exporters = [
         ForkSafeSpanExporter(_maker("traces", name), _outage("spans", "TRACES", name, environment))
         for name in settings.traces

@@ -29,7 +29,7 @@ class TelemetrySettings:
     logs: tuple[str, ...] = ()
     """Entry points of the group `opentelemetry_logs_exporter`; none unless `OTEL_LOGS_EXPORTER` asks for them."""
     prometheus: tuple[str, int] | None = None
-    """Host and port of the page for Prometheus; port 0 lets the system pick one. None: there is no page."""
+    """Host and port of the page for Prometheus; port 0 lets the system pick one. None: no page."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:

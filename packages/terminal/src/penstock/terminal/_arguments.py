@@ -47,7 +47,7 @@ _SETTING = re.compile(r"(?<![\w./:'\"-])[a-z]+(?:_[a-z]+|[A-Z][a-z]+)+(?![\w/'\"
 def describe_by_flag(error: Exception, arguments: argparse.Namespace, prefix: str, **flags: str) -> str:
     """An error about an option, in the words of the command line: by its flag and the variable behind it.
 
-    Other settings that its text names are told by their flags, too.
+    Other settings in its text are replaced by their flags, too.
 
     Args:
         error: `option` names it, as other callers know it, and its text begins with that name.

@@ -236,7 +236,7 @@ _LONGEST_WORD: Final = 16
 
 
 class Width(NamedTuple):
-    """Of a column, in characters."""
+    """The width of a column, in characters."""
 
     natural: int
     """With each value on a line."""

@@ -29,7 +29,7 @@ def run_main(
     Args:
         main: takes the arguments and returns the exit code, or raises SystemExit as argparse does.
         arguments: without the command's name.
-        environ: all of its environment. Default: that of this process.
+        environ: all of its environment. Default: the environment of this process.
         given: what it can read from its standard input.
     """
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))

@@ -43,12 +43,12 @@ _CURES: Final = {
 }
 """Of settings that are missing or wrong, by their option."""
 _LOGIN: Final = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile (aws configure), or run with a role"
-_RENEW: Final = "log in again (aws sso login), or fetch new keys: those of a role last some hours"
+_RENEW: Final = "log in again (aws sso login), or fetch new keys: the keys of a role expire after some hours"
 _BY_HAND: Final = "run the profile's credential_process by hand, where it has one, to see what it says"
 
 
 class AwsMissingError(Exception):
-    """There is no session: the message says what is missing.
+    """The session cannot be made; the message says what is missing.
 
     `option` is the setting that is missing or wrong; empty where a package is missing.
     """
@@ -136,8 +136,8 @@ def check_credentials(surroundings: Surroundings) -> Iterator[Finding]:
 
 
 def _no_credentials(error: Exception, surroundings: Surroundings) -> Finding:
-    """Why there are none, in the words of penstock.aws: botocore's may be those of a credential process."""
-    text = f"they cannot be had: {type(error).__name__}"
+    """Why credentials are missing, as penstock.aws reports it: botocore's text may come from a credential process."""
+    text = f"not available: {type(error).__name__}"
     with suppress(Exception):
         # Without that package, or where its error is as unforeseen as botocore's, the type is all that may be shown.
         from penstock.aws import AwsError, AwsOptions, AwsSession
@@ -229,7 +229,7 @@ def judge_clock(date: str | None, now: float) -> Finding:
     if abs(skew) <= SKEW_WARNING_SECONDS:
         return ok("Clock", "as the service's")
     text = f"this machine is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the service"
-    cure = "let the clock be set by NTP: timedatectl set-ntp true; in a container or virtual machine, that of its host"
+    cure = "synchronize the clock by NTP: timedatectl set-ntp true; in a container or virtual machine, on its host"
     if abs(skew) >= SKEW_PROBLEM_SECONDS:
         return problem("Clock", f"{text}: signatures are refused", cure)
     return warning("Clock", f"{text}: lags and start positions are off by that", cure)

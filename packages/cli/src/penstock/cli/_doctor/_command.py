@@ -33,7 +33,7 @@ _GROUPS_OF: Final[dict[str, tuple[str, ...]]] = {
     "--endpoint-url": _AWS,
     "--profile": _AWS,
     "--ca-bundle": _AWS,
-    # The machine's disks are those of spark.local.dir.
+    # spark.local.dir names the machine's disks.
     "--spark-conf": ("spark-session", "machine"),
     "--conf": ("spark-session", "machine"),
     "--reader-host": ("spark-session",),
@@ -50,7 +50,7 @@ def main(argv: Sequence[str], *, surroundings: Surroundings | None = None) -> in
 
     Args:
         argv: the arguments.
-        surroundings: instead of those of this process and of the arguments.
+        surroundings: used instead of this process and its arguments.
     """
     parser = _parser()
     arguments = parser.parse_args(argv)

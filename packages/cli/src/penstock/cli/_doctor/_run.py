@@ -47,7 +47,7 @@ def diagnose(surroundings: Surroundings | None = None, groups: Sequence[str] | N
 
     Args:
         surroundings: what to look at; by default, the set-up of this process.
-        groups: only these of `GROUPS`; by default all, but those of Spark only where it is used.
+        groups: some of `GROUPS`; by default all, except that Spark's groups need Spark.
     """
     world = surroundings or Surroundings()
     if groups is None and not uses_spark(world):
@@ -67,7 +67,7 @@ def diagnose(surroundings: Surroundings | None = None, groups: Sequence[str] | N
                 return
             future.set_result(_run(check, world))
 
-    # Not those of a pool, which are waited for in the end: Ctrl+C is for what does not answer.
+    # Not threads of a pool: Python waits for them at exit, and Ctrl+C should end a check that does not answer.
     for number in range(min(_AT_A_TIME, len(chosen))):
         threading.Thread(target=work, name=f"check {number}", daemon=True).start()
     try:
@@ -82,8 +82,8 @@ def _run(check: Check, surroundings: Surroundings) -> list[Finding]:
     try:
         findings += check(surroundings)
     except BaseException as error:
-        # A set-up that is broken in a way that nobody thought of, and so most likely for a job, too: the other checks
-        # go on. Its words may hold a secret.
+        # The set-up is broken in an unforeseen way, and most likely for a job too. The other checks
+        # continue. The text of the error may hold a secret.
         line = traceback.extract_tb(error.__traceback__)[:2][-1]
         text = f"the check itself failed: {type(error).__name__}, at {Path(line.filename).name}:{line.lineno}"
         name = check.__name__.removeprefix("check_").replace("_", " ")

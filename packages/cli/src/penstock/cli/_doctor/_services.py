@@ -98,7 +98,7 @@ def _path_of(endpoint: str) -> str:
 
 
 def _host_of(endpoint: str) -> str:
-    # A certificate is for a host: that of a socket is this one.
+    # A certificate is for a host. The host of a socket is this one.
     return "localhost" if endpoint.startswith("unix:") else endpoint.rpartition(":")[0].strip("[]")
 
 

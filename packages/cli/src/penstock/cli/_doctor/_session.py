@@ -35,7 +35,7 @@ def read_spark_conf(path: Path) -> dict[str, str]:
 
 
 def default_spark_conf(environ: Mapping[str, str]) -> Path | None:
-    """Where Spark itself looks for settings; None when there is no such file."""
+    """Where Spark itself looks for settings; None without such a file."""
     folder = environ.get("SPARK_CONF_DIR")
     if not folder and environ.get("SPARK_HOME"):
         folder = f"{environ['SPARK_HOME']}/conf"

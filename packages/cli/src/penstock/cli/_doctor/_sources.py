@@ -56,7 +56,7 @@ def check_data_sources(surroundings: Surroundings) -> Iterator[Finding]:
         yield problem("Discovery", text, f"pip uninstall {' '.join(others)}")
     elif not named:
         if surroundings.version("penstock-spark-plugin") is not None and not broken:
-            text = f"penstock-spark-plugin is installed, and yet there is no format {FORMAT}"
+            text = f"penstock-spark-plugin is installed, but the format {FORMAT} is missing"
             cure = f'{surroundings.executable} -c "import penstock.spark_plugin" says why'
             yield problem("Discovery", text, cure)
     elif not broken:

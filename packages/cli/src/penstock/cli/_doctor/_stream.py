@@ -200,12 +200,10 @@ def _allowed_on(resource: str) -> str:
 
 def _signature_cure(message: str) -> str:
     if "expired" in message or "not yet current" in message:
-        return (
-            "set this machine's clock (timedatectl set-ntp true; in a container or virtual machine, that of its host)"
-        )
+        return "set this machine's clock (timedatectl set-ntp true; in a container or virtual machine, on its host)"
     if "valid region" in message:
         return "correct the region (--region, AWS_REGION): the endpoint is of another one"
-    return "correct AWS_SECRET_ACCESS_KEY, or the profile's secret: it is not that of this access key"
+    return "correct AWS_SECRET_ACCESS_KEY, or the profile's secret: it does not belong to this access key"
 
 
 def explain(action: str, code: str, message: str, resource: str) -> Finding:
@@ -226,7 +224,7 @@ def explain(action: str, code: str, message: str, resource: str) -> Finding:
         return problem(action, f"the signature is refused: {message}"[:300], _signature_cure(message))
     if code == "ResourceNotFoundException":
         return problem(
-            action, f"there is no {resource.partition(', that')[0]}", "correct its name, the region, or the account"
+            action, f"{resource.partition(', that')[0]} does not exist", "correct its name, the region, or the account"
         )
     if code in _BUSY:
         return warning(action, "allowed, but throttled just now", "somebody calls it as often as the limit allows")

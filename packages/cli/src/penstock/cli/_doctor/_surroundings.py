@@ -60,7 +60,7 @@ def problem(check: str, text: str, cure: str) -> Finding:
 
 
 def skipped(check: str, text: str, cure: str = "") -> Finding:
-    """Nobody has looked."""
+    """Not looked up yet."""
     return Finding(check, Verdict.SKIPPED, text, cure)
 
 
@@ -126,7 +126,7 @@ class Service:
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """The set-up that is looked at. By default, that of this process."""
+    """The set-up that is checked. Default: the set-up of this process."""
 
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
     """Variables; AWS's own are read from the process's environment by botocore."""

@@ -205,8 +205,8 @@ def encode_event(event: RecordsEvent | KinesisError) -> bytes:
 
 
 def _records_frame(event: RecordsEvent) -> bytes:
-    # What stands before and in the records is the same for all subscribers. What stands behind is not, but has a fixed
-    # length (JSON does not mind the blanks), so that neither the prelude nor the CRC up to there has to be made anew.
+    # The bytes up to the end of the records are the same for all subscribers. The rest differs, but has a fixed length
+    # (JSON allows the blanks), so that the prelude and the CRC up to there are computed once.
     assert event.continuation is not None
     tail = b'],"ContinuationSequenceNumber":"%b","MillisBehindLatest":%-15d}' % (
         event.continuation.encode(),

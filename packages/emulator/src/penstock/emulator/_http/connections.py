@@ -160,7 +160,7 @@ class _Stream:
 
 
 class Http2Connection:
-    """Serves a connection until the client closes it; a stalled stream holds up nobody but itself."""
+    """Serves a connection until the client closes it; a stalled stream delays only itself."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, router: Router, clock: Clock
@@ -192,7 +192,7 @@ class Http2Connection:
                     if isinstance(event, h2.events.ConnectionTerminated):
                         return
                     self._handle(event)
-                # Without waiting: a client that is itself stuck in a write needs us to go on reading.
+                # Without waiting: a client that is itself stuck in a write needs us to keep reading.
                 self._write()
         finally:
             tasks = [stream.task for stream in self._streams.values() if stream.task is not None]

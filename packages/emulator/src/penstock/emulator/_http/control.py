@@ -34,7 +34,7 @@ class Statistics:
         """Error answers by code."""
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Set all counters to zero."""
         self.calls.clear()
         self.errors.clear()
 
@@ -50,7 +50,7 @@ def _may_control(headers: dict[str, str], own_host: str) -> bool:
 
     A page whose own name leads to this machine (DNS rebinding) calls by that name, and the browser sends no `Origin`
     with a GET. So the emulator answers by an address, which such a page cannot have, by `localhost`, by the name that
-    it was told to listen on, and by a name without a dot, such as that of a container.
+    it listens on, and by a name without a dot, such as the name of a container.
     """
     host, origin = headers.get("host") or headers.get(":authority", ""), headers.get("origin")
     try:
@@ -115,12 +115,12 @@ class Control:
         if method == "DELETE" and name.startswith("faults/"):
             fault_id = name.removeprefix("faults/")
             if not self._kinesis.faults.clear(fault_id):
-                raise _RefusedError(404, f"there is no fault {fault_id}")
+                raise _RefusedError(404, f"fault {fault_id} does not exist")
             return {"cleared": True}
         route = self._routes.get((method, name))
         if route is None:
             known = any(path == name for _, path in self._routes)
-            raise _RefusedError(405 if known else 404, f"there is no {method} {PREFIX}{name}")
+            raise _RefusedError(405 if known else 404, f"{method} {PREFIX}{name} does not exist")
         return route(_params(body))
 
     def _stats(self) -> dict[str, Any]:

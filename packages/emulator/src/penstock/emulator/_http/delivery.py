@@ -98,7 +98,7 @@ class FaultySend:
             return
         for fault in faults:
             if fault.kind == "stream_error":
-                # In place of the event, and the last that is sent: the client goes on after the event before it.
+                # In place of the event, and the last that is sent: the client resumes after the event before it.
                 self._subscription.close()
                 frame = encode_event(fault.error(self._target.operation))
                 break

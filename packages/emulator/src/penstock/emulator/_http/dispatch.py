@@ -150,7 +150,7 @@ class Dispatcher:
 
     def _failure(self, codec: Codec, error: Exception, delivery: Delivery | None = None) -> Response:
         if not isinstance(error, KinesisError):
-            # A bug of ours must look like a fault of the service, not like a broken connection.
+            # A bug of the emulator must look like a fault of the service, not like a broken connection.
             _logger.error("internal failure", exc_info=error)
             error = KinesisError("InternalFailure", "internal failure", status=500)
         elif error.code == "UnknownOperationException":

@@ -64,7 +64,7 @@ def next_page(
     if records:
         position = records.last_counter + 1
     if records and shard.has_records(position, until=until):
-        # The page is full: the next one goes on at the same time.
+        # The page is full: the next page begins at the same time.
         return Page(records, position, records[-1].arrival_ms / 1000, shard.millis_behind(position, now), False)
     if stops_at is not None:
         assert until is not None

@@ -55,7 +55,7 @@ def list_tags_for_resource(kinesis: Kinesis, params: dict[str, Any], now: float)
 
 
 def checked_tags(present: dict[str, str], more: dict[str, str]) -> dict[str, str]:
-    """The tags that a resource has with `more` of them, which replace those of the same key.
+    """The tags of a resource with `more` tags, which replace tags of the same key.
 
     Raises:
         KinesisError: InvalidArgumentException for a key that is reserved, LimitExceededException for too many tags.

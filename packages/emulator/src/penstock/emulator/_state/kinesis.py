@@ -58,7 +58,7 @@ class Kinesis:
         return self._last_epoch
 
     def reset(self) -> None:
-        """Forget all streams at once; subscriptions end as those of deleted consumers do."""
+        """Forget all streams at once; subscriptions end as if their consumers were deleted."""
         for subscription in self._subscriptions.values():
             subscription.fail(not_found(f"Consumer {subscription.consumer_arn} not found."))
         self._subscriptions.clear()

@@ -38,10 +38,10 @@ class ShardIterator(NamedTuple):
 
 
 class TokenSealer:
-    """Makes tokens that only the same emulator can read, so that nobody comes to rely on what is in them."""
+    """Makes tokens that only the same emulator can read, so that clients cannot rely on their content."""
 
     def __init__(self, random: Random) -> None:
-        # By it these tokens differ from those of another emulator.
+        # It makes these tokens differ from another emulator's.
         self._key = random.randbytes(32)
 
     def seal(self, kind: str, content: list[Any]) -> str:
@@ -66,7 +66,7 @@ class TokenSealer:
         return self.seal(_ITERATOR, list(iterator))
 
     def open_iterator(self, token: str) -> ShardIterator | None:
-        """Read the token of an iterator; None where it is none of this emulator's."""
+        """Read the token of an iterator; None if another emulator made it."""
         content = self.open(_ITERATOR, token)
         return ShardIterator(*content) if content is not None else None
 
@@ -74,7 +74,7 @@ class TokenSealer:
         return blake2b(kind.encode() + b"\0" + body, key=self._key, digest_size=_DIGEST_BYTES).digest()
 
 
-# A client's clock may be ahead of ours by a little.
+# A client's clock may be slightly ahead of the emulator's.
 _FUTURE_SECONDS = 5.0
 
 

@@ -126,7 +126,7 @@ class RecordLog:
         self._encoded: list[bytes] = []
         self._start = 0
         self.trimmed_to = 0
-        """The counter after that of the last record that was trimmed."""
+        """The counter after the last trimmed record's."""
 
     def __len__(self) -> int:
         return len(self._encoded) - self._start
@@ -157,11 +157,11 @@ class RecordLog:
                 index -= 1
 
     def index_of(self, counter: int) -> int:
-        """The index of the first record whose counter is not below `counter`; the length where there is none."""
+        """The index of the first record whose counter is not below `counter`; the length without such a record."""
         return bisect_left(self._counters, counter, self._start) - self._start
 
     def index_at(self, arrival_ms: int) -> int:
-        """The index of the first record that did not arrive before `arrival_ms`; the length where there is none."""
+        """The index of the first record that did not arrive before `arrival_ms`; the length without such a record."""
         return bisect_left(self._arrivals_ms, arrival_ms, self._start) - self._start
 
     def counter(self, index: int) -> int:
@@ -209,7 +209,7 @@ _KEPT = 4
 
 
 class FrameCache:
-    """The frames that the subscribers of one shard need again: those of the last few batches."""
+    """The frames that the subscribers of one shard need again: the frames of the last few batches."""
 
     def __init__(self) -> None:
         self._frames: dict[tuple[int, int], Built] = {}

@@ -188,7 +188,7 @@ class Shard:
         return None if self._sequence.counter_of_namesake(sequence_number, self.created) is not None else counter
 
     def position_of_namesake(self, sequence_number: str) -> int | None:
-        """Where a number of the shard that had this name in a deleted stream would be; None where it is no such."""
+        """Where a number of the shard that had this name in a deleted stream would be; None for any other number."""
         counter = self._sequence.counter_of_namesake(sequence_number, self.created)
         return None if counter is None else min(counter, self._next_counter)
 
@@ -236,7 +236,7 @@ class Shard:
         return self.closed is not None and not self.has_records(position)
 
     def millis_behind(self, position: int, now: float) -> int:
-        """How far the next unread record lies behind `now`; 0 at the tip."""
+        """The age of the next unread record at `now`; 0 at the tip."""
         index = self.log.index_of(position)
         if index == len(self.log):
             return 0

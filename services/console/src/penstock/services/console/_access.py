@@ -1,4 +1,4 @@
-"""Who may look, what answers forbid a browser to do, and TLS."""
+"""Access to the console, headers that restrict browsers, and TLS."""
 
 from __future__ import annotations
 

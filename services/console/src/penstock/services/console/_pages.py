@@ -109,7 +109,7 @@ class Pages:
         return await self._page(request, "consumers", values)
 
     async def readers(self, request: web.Request) -> web.Response:
-        """Who reads: inside drivers, and at services."""
+        """Readers inside drivers and at services."""
 
         def values(view: View) -> dict[str, Any]:
             rows = running_readers(view)
@@ -206,7 +206,7 @@ class Pages:
         except (*ASKING_ERRORS, OperatorAttributesError) as error:
             raise web.HTTPBadGateway(text=f"The stage scheduler did not give the job's graph: {error}") from error
         progress = {stage.stage_id: stage.progress for stage in job.stages}
-        # Large graphs take a moment to lay out; other pages go on meanwhile.
+        # Large graphs take a moment to lay out; other pages are served meanwhile.
         text = await asyncio.to_thread(svg, plan, progress)
         response = web.Response(text=text, content_type="image/svg+xml")
         response.headers["Content-Security-Policy"] = _PICTURE_POLICY

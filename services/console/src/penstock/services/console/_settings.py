@@ -1,4 +1,4 @@
-"""What the console is told: where it listens, and which services it asks with which credentials."""
+"""Settings of the console: where it listens, and which services it asks with which credentials."""
 
 from __future__ import annotations
 
@@ -129,7 +129,9 @@ class Endpoint:
                 found.append(endpoint)
         for name in () if found else ("services_tls", *_SERVICE_FILES, "services_token_file"):
             if tls if name == "services_tls" else getattr(arguments, name):
-                raise RpcOptionError(name, "no service is asked: give --reader-endpoint, or that of another service")
+                raise RpcOptionError(
+                    name, "no service is asked: give --reader-endpoint, or the endpoint of another service"
+                )
         return tuple(found)
 
 

@@ -18,7 +18,7 @@ T = TypeVar("T", covariant=True)
 
 
 def name_of(stream: str) -> str:
-    """The name of a stream that may go by its ARN, as those of other accounts do."""
+    """The name of a stream that may be given by its ARN, as streams of other accounts are."""
     return stream.rpartition("/")[2]
 
 
@@ -84,7 +84,7 @@ class SinkDestination:
     throttled: int
     retried: int
     given_up: int
-    """Entries that were refused for good, or whose time was over."""
+    """Entries that were refused permanently, or that expired."""
     dead_lettered: int
     last_failure: str
     held_seconds: float
@@ -114,8 +114,8 @@ class DriverReader:
     on_executor: bool = False
     """Whether it runs on an executor, and is not to be asked: its driver says how it fares."""
     sessions: tuple[SessionInfo, ...] = ()
-    """What it says of its sessions; none where it was not reached. Of one on an executor, that of its query, with those
-    of its shards that are in trouble or furthest behind."""
+    """Its sessions; empty if it was not reached. A reader on an executor has the session of its query, with the shards
+    that are in trouble or furthest behind."""
     left_out: int = 0
     """Sessions of it that were not looked at, as there were too many."""
     strange_shards: int = 0
@@ -162,7 +162,7 @@ class Snapshot:
 
     @property
     def answers(self) -> tuple[Answer[Any], ...]:
-        """Of all services that are asked; readers inside drivers come and go, and are none."""
+        """The answers of all services that are asked; readers inside drivers come and go, and do not count."""
         all_of_them: tuple[Answer[Any] | None, ...] = (
             self.registry,
             *self.readers,
@@ -199,7 +199,7 @@ class Snapshot:
         ]
 
     def sessions(self) -> Iterator[tuple[str, SessionInfo]]:
-        """Each session of a reader with its endpoint: those of services, then those inside drivers."""
+        """Each session of a reader with its endpoint: first at services, then inside drivers."""
         for answer in (*self.readers, *self.drivers):
             for endpoint, sessions in sessions_by_endpoint(answer):
                 for session in sessions:

@@ -110,7 +110,7 @@ class FakeServices:
     """By what they serve."""
 
     def endpoints(self, **options: Any) -> tuple[Endpoint, ...]:
-        """For `running_console`; the options are those of `Endpoint`, such as `ca_file` and `token_file`."""
+        """For `running_console`; options are fields of `Endpoint`, such as `ca_file` and `token_file`."""
         return tuple(Endpoint(kind=kind, address=server.address, **options) for kind, server in self.servers.items())
 
     async def acquire(self, stream: str, consumer: str, job_id: str) -> None:
@@ -167,7 +167,7 @@ async def running_console(
     Args:
         endpoints: what it asks.
         server: what it demands.
-        options: those of its other settings that a test needs, such as `streams`.
+        options: its other settings that a test needs, such as `streams`.
     """
     settings = ConsoleSettings(
         server=server or ServerSettings(drain_seconds=0.2),

@@ -130,7 +130,7 @@ class Collector:
         except ASKING_ERRORS as error:
             await self._fail(one, why(error, patience if limit.expired() else CALL_SECONDS))
         except Exception:
-            # A bug, or an answer that nobody foresaw: the other pages go on, and the log says what it was.
+            # A bug, or an unforeseen answer: the other pages still work, and the log says what it was.
             _log.exception("asking %s failed", one.answer.name)
             await self._fail(one, "the answer could not be understood; the console's log says more")
         else:
@@ -143,7 +143,7 @@ class Collector:
         if one.answer.state is not State.DOWN:
             _log.warning("%s does not answer: %s", one.answer.name, reason)
         one.answer = replace(one.answer, state=State.DOWN, reason=reason)
-        # The next question opens a channel of its own: files of tokens and certificates are read anew.
+        # The next question opens a channel of its own: files of tokens and certificates are read again.
         try:
             await one.source.close()
         except Exception:

@@ -46,7 +46,7 @@ class DriversSource:
     """Asks a directory for readers, and the readers themselves for their sessions.
 
     Args:
-        make: makes the directory; it is made anew after a failure.
+        make: makes the directory, again after each failure.
         address: where that is, for people.
     """
 
@@ -119,7 +119,7 @@ def _key(reader: AnnouncedReader) -> _Key:
 
 
 def _told_by_driver(reader: AnnouncedReader) -> tuple[SessionInfo, ...]:
-    """The session of a reader that is not asked, with those of its shards that were announced."""
+    """The session of a reader that is not asked, with its announced shards."""
     shards = tuple(
         ShardStats(
             stream_name=one.stream_name,

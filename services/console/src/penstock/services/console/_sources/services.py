@@ -67,12 +67,12 @@ class Source(Protocol[T_co]):
         ...
 
     async def close(self) -> None:
-        """Let its connection go; the next `fetch` makes a new one, with files read anew."""
+        """Close its connection; the next `fetch` opens a new one, and reads the files again."""
         ...
 
 
 class _Remote(ABC, Generic[C]):
-    """A client that is made at the first call, and made anew after a failure."""
+    """A client that is made at the first call, and again after a failure."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.kind = endpoint.kind
@@ -236,7 +236,7 @@ class Plans:
         self._known: OrderedDict[Hashable, StagePlan] = OrderedDict()
 
     def has(self, job: JobStatus) -> bool:
-        """Whether nobody has to be asked."""
+        """Whether the plan is known already."""
         return _plan_key(job) in self._known
 
     async def of(self, job: JobStatus) -> StagePlan:

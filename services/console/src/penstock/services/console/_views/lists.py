@@ -48,7 +48,7 @@ class ConsumerRow:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it costs money and nobody reads by it."""
+        """Whether it costs money and no job reads by it."""
         return self.consumer.lease is None and self.consumer.state in (None, ConsumerState.ACTIVE)
 
 
@@ -83,10 +83,10 @@ class RunningReader:
         address: `host:port`.
         owner: host and process of the driver; empty if unknown.
         streams: names of what it reads.
-        shards: that it follows, or has followed; of one on an executor, those of this query.
+        shards: how many it follows, or has followed; on an executor, for this query.
         troubled: shards that it cannot read at the moment.
         lag: the largest, in seconds; None when unknown.
-        condition: of the shard with the most trouble, in words.
+        condition: text about the shard with the most trouble.
         untaken: how far the query is behind the reader.
         is_partial: whether the reader has more to say than was looked at; lag and sums are at least what is said here.
         strange_shards: shards that it reports of streams that it did not announce; they are shown nowhere.
@@ -139,7 +139,7 @@ def running_readers(view: View) -> list[RunningReader]:
 
 
 def _of_driver(view: View, reader: DriverReader) -> RunningReader:
-    # Of one on an executor they are a part.
+    # For a reader on an executor they are a part.
     shards = [] if reader.on_executor else [one for session in reader.sessions for one in session.shards]
     return RunningReader(
         query=reader.query or reader.job_id,

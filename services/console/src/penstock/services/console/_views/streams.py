@@ -20,7 +20,7 @@ _HASH_KEYS = 2**128
 
 
 class ShardState(StrEnum):
-    """Where a shard stands in its life."""
+    """The state of a shard."""
 
     OPEN = "open"
     CLOSED = "closed"
@@ -115,7 +115,7 @@ class StreamRow:
     """The largest of its shards, in seconds."""
     losses: int
     troubles: Sequence[str]
-    """What is the matter with shards that cannot be read at the moment, in words, each once."""
+    """Why shards cannot be read at the moment; each text once."""
     hot: Sequence[str]
     """Shards that are near their limit."""
     are_losses_partial: bool
@@ -125,7 +125,7 @@ class StreamRow:
 
 
 HOT_SHARE = 0.8
-"""Of what a shard takes; from here on it is marked."""
+"""A shard is marked from this share of its limit on."""
 _MOST_BYTES, _MOST_RECORDS = 1_000_000.0, 1_000.0
 _CLOSE_SECONDS = 10.0
 
@@ -139,8 +139,8 @@ class ShardRates:
     taken_bytes: float | None
     """That a query took of the buffers."""
     load: float | None
-    """Of what Kinesis lets into a shard (1 MB and 1,000 records a second); None where the reader catches up, which says
-    nothing of what is written now."""
+    """The share of a shard's limit (1 MB and 1,000 records a second); None while the reader catches up, when the rates
+    say nothing about what is written now."""
 
     @property
     def is_hot(self) -> bool:
@@ -149,7 +149,7 @@ class ShardRates:
 
 
 def shard_rates(view: View, readings: Sequence[Reading]) -> ShardRates | None:
-    """Of the reader that is nearest to the tip, as each reads the same records; None where nobody reads."""
+    """The rates of the reader that is nearest to the tip, as all read the same records; None without a reader."""
     if not readings:
         return None
     best = min(readings, key=lambda one: (one.stats.millis_behind_latest < 0, one.stats.millis_behind_latest))
@@ -242,7 +242,7 @@ class ShardRow:
 
     @property
     def condition(self) -> ShardCondition | None:
-        """Of the reader that has the most trouble with it, for the longest time."""
+        """The condition at the reader that has the most trouble with it, for the longest time."""
         found = [reading.stats.condition for reading in self.readings]
         return min(found, key=lambda one: (one.is_well, one.since_millis), default=None)
 
@@ -281,7 +281,7 @@ class ShardPage:
     pages: int
     size: int
     by_state: Sequence[tuple[ShardState, int]]
-    """Of all shards, those states that occur."""
+    """How many shards are in each state that occurs."""
     unnamed: int
     """Shards that readers follow and that are not known one by one, at most."""
 
@@ -294,7 +294,7 @@ class ShardPage:
 
     @property
     def ids(self) -> frozenset[str]:
-        """Of the shards on this page."""
+        """The ids of the shards on this page."""
         return frozenset(row.node.shard_id for row in self.rows)
 
 

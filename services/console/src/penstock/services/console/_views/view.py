@@ -1,4 +1,4 @@
-"""What all pages are made of: what was known at one moment, values in words, and templates that escape them."""
+"""What all pages are made of: what was known at one moment, values as text, and templates that escape them."""
 
 from __future__ import annotations
 
