@@ -16,18 +16,20 @@ if TYPE_CHECKING:
 
 EXTRA: Final = 'pip install "penstock-cli[kinesis]"'
 _FLAGS: Final = {
-    "region": "of the stream; boto3's default chain decides when it is not given",
-    "endpoint_url": "of Kinesis, for emulators and VPC endpoints",
-    "profile": "of the shared configuration files",
+    "region": "region of the stream; default: boto3's default chain",
+    "endpoint_url": "endpoint of Kinesis, for emulators and VPC endpoints",
+    "profile": "profile of the shared configuration files",
     "role_arn": "role to assume",
-    "role_external_id": "external id that the role asks for",
-    "ca_bundle": "PEM file of the authorities to trust",
+    "role_external_id": "external id that the role requires",
+    "ca_bundle": "PEM file of the certificate authorities to trust",
 }
 
 
 def add_aws_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that say where AWS is and who we are."""
-    group = parser.add_argument_group("AWS", "as the options of the data source; AWS's own variables are read too")
+    group = parser.add_argument_group(
+        "AWS", "the same as the options of the data source; the variables of AWS are read too"
+    )
     for name, text in _FLAGS.items():
         group.add_argument(f"--{name.replace('_', '-')}", help=text)
 

@@ -44,33 +44,35 @@ class Known:
 # Declared here, so that the list of commands imports none of them and includes commands that are not installed.
 KNOWN: Final = {
     "demo": Known("run the main job, end to end, on an embedded Kinesis", "penstock-demo"),
-    "doctor": Known("find what is wrong with this set-up, and say the cure", "penstock-cli"),
+    "doctor": Known("find what is wrong with this set-up, and how to fix it", "penstock-cli"),
     "put": Known("put lines or files into a stream", "penstock-cli[kinesis]", ("penstock.async_sink",)),
     "streams": Known("list, describe, create and reshard streams", "penstock-cli[kinesis]", ("penstock.efo_consumer",)),
-    "tail": Known("write records of streams as they come", "penstock-shard-reader"),
-    "lag": Known("tell how far consumers are behind, shard by shard", "penstock-shard-reader"),
+    "tail": Known("show the records of streams as they arrive", "penstock-shard-reader"),
+    "lag": Known("show how far consumers and running queries are behind, shard by shard", "penstock-shard-reader"),
     "offsets": Known(
         "show, compare and reset the offsets of a Spark query's checkpoint",
         "penstock-cli[kinesis]",
         ("penstock.efo_consumer",),
     ),
-    "registry": Known("stream consumers: who holds them, for how long, at what cost", "penstock-consumer-registry"),
-    "reader": Known("serve shard readers; tail and lag are of it", "penstock-shard-reader"),
-    "sink": Known("a gateway's destinations: limit, goodput, throttles, dead letters", "penstock-sink-gateway"),
+    "registry": Known("list stream consumers with their holders, leases and costs", "penstock-consumer-registry"),
+    "reader": Known("serve a shard reader", "penstock-shard-reader"),
+    "sink": Known(
+        "show the destinations of a sink gateway: limit, goodput, throttles, dead letters", "penstock-sink-gateway"
+    ),
     "dead-letters": Known(
         "list, show and redrive records that could not be written", "penstock-cli[kinesis]", ("penstock.async_sink",)
     ),
-    "stages": Known("staged jobs: list, watch, resume, explain", "penstock-stage-scheduler"),
-    "console": Known("a web page on consumers, streams, sinks and jobs", "penstock-console"),
+    "stages": Known("list, watch, resume and explain staged jobs", "penstock-stage-scheduler"),
+    "console": Known("serve web pages about consumers, streams, sinks and jobs", "penstock-console"),
     "options": Known(
         "search the options of the Spark data source",
         "penstock-spark-plugin[pyspark]",
         ("penstock.spark_plugin", "pyspark"),
     ),
-    "errors": Known("what an error means, and what cures it", "penstock-cli"),
+    "errors": Known("show what an error means, and what to do about it", "penstock-cli"),
     "gc": Known("show and remove what killed processes left behind", "penstock-cli[gc]", ("penstock.registration",)),
     "telemetry": Known("list all spans and metrics", "penstock-telemetry"),
-    "emulator": Known("an embedded Kinesis, for tests", "penstock-emulator"),
+    "emulator": Known("run an embedded Kinesis, for tests", "penstock-emulator"),
     "completion": Known("write a script that completes commands in a shell", "penstock-cli"),
 }
 

@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
         "written again. At least once: one that is killed between the two writes some again.",
         epilog=_EXITS,
     )
-    redrive.add_argument("--execute", action="store_true", help="do it; else it is only shown")
+    redrive.add_argument("--execute", action="store_true", help="write the records; without it, only show them")
     redrive.add_argument("--to", metavar="STREAM", help="to this stream; default: the one that the letter is for")
     redrive.add_argument("--key", help="partition key of letters that have none; without it they stay")
     redrive.add_argument(

@@ -128,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
     )
     add_json_argument(parser)
-    parser.add_argument("--remove", action="store_true", help="remove it; else it is only shown")
+    parser.add_argument("--remove", action="store_true", help="remove it; without it, only show it")
     parser.add_argument(
         "--folder",
         action="append",

@@ -89,7 +89,7 @@ def _show_commands(screen: Screen, commands: Mapping[str, Command]) -> None:
     screen.show(commands_table(commands))
     if screen.form is Form.TERMINAL:
         screen.say("")
-        screen.say("penstock COMMAND --help tells more. " + _EXITS, "dim", wrap=True)
+        screen.say("See penstock COMMAND --help. " + _EXITS, "dim", wrap=True)
 
 
 def commands_table(commands: Mapping[str, Command]) -> Table:

@@ -43,7 +43,7 @@ _SHOWN: Final = (
     Column("REACHED"),
 )
 _MOVED: Final = (Column("SOURCE", justify="right"), Column("STREAM"), Column("SHARD"), Column("FROM"), Column("TO"))
-_EXITS: Final = "exit codes: 0 done, or shown, 1 refused, 2 wrong usage, or no checkpoint, 3 AWS cannot be reached"
+_EXITS: Final = "exit codes: 0 done or shown, 1 refused, 2 wrong usage or no checkpoint, 3 AWS cannot be reached"
 
 
 class OffsetsError(Exception):
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     show = commands.add_parser("show", help="the positions of a micro-batch", epilog=_EXITS)
-    show.add_argument("--batch", type=int, metavar="N", help="that ends there; default: the last one")
+    show.add_argument("--batch", type=int, metavar="N", help="number of the micro-batch; default: the last one")
     diff = commands.add_parser("diff", help="what moved between two micro-batches", epilog=_EXITS)
     diff.add_argument("--from", dest="start", type=int, metavar="N", help="default: the one before --to")
     diff.add_argument("--to", type=int, metavar="N", help="default: the last one")
@@ -67,9 +67,9 @@ def main(argv: Sequence[str]) -> int:
         "reset",
         help="let a stopped query continue from another position",
         description="Let a stopped query continue from other positions, as if an empty micro-batch had ended there. "
-        "Shows what would change; --execute does it. Nothing is overwritten: the next micro-batch is logged and "
+        "Without --execute, only show what would change. Nothing is overwritten: the next micro-batch is logged and "
         "committed, and penstock-reset in the checkpoint keeps the offsets from before. Refused: a query that keeps "
-        "state, one whose last micro-batch is not done, and with --execute one that is seen to run.",
+        "state, a query whose last micro-batch is unfinished, and with --execute a query that runs.",
         epilog=_EXITS,
     )
     reset.add_argument(
@@ -80,20 +80,20 @@ def main(argv: Sequence[str]) -> int:
         "micro-batch), or with --shard the sequence number of a record: after that record",
     )
     reset.add_argument("--stream", action="append", metavar="NAME", help="only this stream; default: all")
-    reset.add_argument("--shard", metavar="ID", help="only this shard, to a sequence number")
+    reset.add_argument("--shard", metavar="ID", help="only this shard; --to must be a sequence number")
     reset.add_argument("--source", type=int, metavar="N", help="only this source of the query, from 0; default: all")
-    reset.add_argument("--execute", action="store_true", help="do it; else it is only shown")
+    reset.add_argument("--execute", action="store_true", help="change the checkpoint; without it, only show the change")
     reset.add_argument(
         "--give-up-batch",
         action="store_true",
-        help="a last micro-batch that is planned but not done: what it has not written is not written",
+        help="abandon an unfinished last micro-batch: rows that it has not written are skipped",
     )
     reset.add_argument(
         "--watch",
         type=positive_seconds,
         default=_WATCH_SECONDS,
         metavar="SECONDS",
-        help=f"look for so long whether a query writes to the checkpoint; default: {_WATCH_SECONDS:g}",
+        help=f"watch the checkpoint for this time, to detect a running query; default: {_WATCH_SECONDS:g}",
     )
     for command in (show, diff, reset):
         command.add_argument("location", metavar="LOCATION")

@@ -27,8 +27,8 @@ def main(argv: Sequence[str]) -> int:
     """Search the options. Returns 1 when none is found."""
     parser = Parser(
         prog="penstock options",
-        description="Options of the data source kinesis, by words in any of it, and what accepted options of other "
-        "connectors are here, by words in their names.",
+        description="Search the options of the data source kinesis by words, and find the options that replace the "
+        "options of other connectors by their names.",
     )
     parser.add_argument(
         "words", nargs="*", metavar="WORD", help="all of them must be found; without words, all options"

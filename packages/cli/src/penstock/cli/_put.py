@@ -74,17 +74,17 @@ def main(argv: Sequence[str]) -> int:
     """Put lines into a stream. Returns 1 when a line is not in the stream."""
     parser = Parser(
         prog=PROG,
-        description="Put lines into a stream: a record each, without the end of the line. It returns when Kinesis has "
-        "acknowledged them; throttles and failures are tried again.",
-        epilog="exit codes: 0 all lines are in the stream, 1 some are not, or Kinesis refuses, 2 wrong usage, "
-        "3 Kinesis cannot be reached, 130 interrupted: then what was read is written first",
+        description="Put lines into a stream, each as a record without its end of line. The command ends when Kinesis "
+        "has acknowledged all of them. It sends throttled and failed records again.",
+        epilog="exit codes: 0 all lines are in the stream, 1 some lines are not, or Kinesis refused, 2 wrong usage, "
+        "3 Kinesis cannot be reached, 130 interrupted, after writing the lines that were read",
     )
-    parser.add_argument("stream", metavar="STREAM")
+    parser.add_argument("stream", metavar="STREAM", help="name of a stream")
     parser.add_argument("files", nargs="*", metavar="FILE", help="files to read; standard input by default, or for -")
     keys = parser.add_mutually_exclusive_group()
-    keys.add_argument("--key", help="partition key of all records; default: a random one for each")
-    keys.add_argument("--key-separator", metavar="TEXT", help="lines are KEY, this text, DATA")
-    parser.add_argument("--rate", type=positive_count, metavar="N", help="records per second at most")
+    keys.add_argument("--key", help="partition key of all records; default: a random key for each record")
+    keys.add_argument("--key-separator", metavar="TEXT", help="text between the key and the data of each line")
+    parser.add_argument("--rate", type=positive_count, metavar="N", help="at most N records per second")
     parser.add_argument(
         "--attempts",
         type=positive_count,

@@ -45,37 +45,41 @@ _SHARDS: Final = (
 
 def main(argv: Sequence[str]) -> int:
     """List, describe, create or reshard streams. Returns the exit code."""
-    parser = Parser(prog=PROG, description="Streams of an account and region: list, describe, create, reshard.")
+    parser = Parser(prog=PROG, description="List, describe, create and reshard the streams of an account and region.")
     commands = parser.add_subparsers(dest="command", required=True)
-    ls = commands.add_parser("ls", help="all streams")
-    ls.add_argument("pattern", nargs="?", default="*", metavar="GLOB", help="only these, such as 'flights-*'")
-    describe = commands.add_parser("describe", help="a stream, its shards and its consumers")
-    describe.add_argument("stream", metavar="STREAM")
-    describe.add_argument("--all", action="store_true", help="closed shards too")
+    ls = commands.add_parser("ls", help="list streams")
+    ls.add_argument(
+        "pattern", nargs="?", default="*", metavar="GLOB", help="only streams with such names, for example 'flights-*'"
+    )
+    describe = commands.add_parser("describe", help="show a stream, its shards and its consumers")
+    describe.add_argument("stream", metavar="STREAM", help="name of the stream")
+    describe.add_argument("--all", action="store_true", help="include closed shards")
     create = commands.add_parser(
         "create",
-        help="a new stream",
-        description="Create a stream, and wait until it can be written to and read. It is billed from then on.",
-        epilog="exit codes: 0 it is there, 1 refused, such as for a name that is taken, 2 wrong usage, "
+        help="create a stream",
+        description="Create a stream, and wait until it is active. AWS bills the stream from then on.",
+        epilog="exit codes: 0 created, 1 refused, for example because the name is taken, 2 wrong usage, "
         "3 Kinesis cannot be reached",
     )
-    create.add_argument("stream", metavar="STREAM")
+    create.add_argument("stream", metavar="STREAM", help="name of the stream")
     capacity = create.add_mutually_exclusive_group(required=True)
-    capacity.add_argument("--shards", type=positive_count, metavar="N", help="with so many open shards")
+    capacity.add_argument("--shards", type=positive_count, metavar="N", help="number of open shards")
     capacity.add_argument("--on-demand", action="store_true", help="Kinesis sets the number of shards")
     reshard = commands.add_parser(
         "reshard",
         help="change the number of shards",
-        description="Change the number of open shards, by UpdateShardCount, in as many calls as its limits ask "
-        "for (twice as many shards, or half, at a time). Readers follow; the records of a key keep their order. It "
-        "is billed by the open shard and hour.",
-        epilog="exit codes: 0 done, or shown, 1 refused, or not confirmed, 2 wrong usage, 3 Kinesis cannot be reached",
+        description="Change the number of open shards with UpdateShardCount, in as many calls as its limits require "
+        "(each call can double or halve the number). Running readers follow, and the records of a key keep their "
+        "order. AWS bills each open shard by the hour.",
+        epilog="exit codes: 0 done or shown, 1 refused or not confirmed, 2 wrong usage, 3 Kinesis cannot be reached",
     )
-    reshard.add_argument("stream", metavar="STREAM")
-    reshard.add_argument("--shards", type=positive_count, required=True, metavar="N", help="open shards to have")
+    reshard.add_argument("stream", metavar="STREAM", help="name of the stream")
+    reshard.add_argument(
+        "--shards", type=positive_count, required=True, metavar="N", help="the wanted number of open shards"
+    )
     asks = reshard.add_mutually_exclusive_group()
     asks.add_argument("--dry-run", action="store_true", help="only show what would be done")
-    asks.add_argument("--yes", action="store_true", help="without asking")
+    asks.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     for command in (ls, describe, create, reshard):
         add_json_argument(command)
         add_aws_arguments(command)
@@ -123,7 +127,7 @@ async def _ls(client: JsonClient, arguments: argparse.Namespace, screen: Screen)
             "created": created,
         }
         rows.append(Row([one["StreamName"], _status(one["StreamStatus"]), mode, created or "-"], document))
-    screen.show(Table(columns=_STREAMS, rows=rows, empty="no streams of this name here"))
+    screen.show(Table(columns=_STREAMS, rows=rows, empty="no such streams in this account and region"))
     return ExitCode.OK
 
 

@@ -219,7 +219,7 @@ def _formatter() -> type[argparse.HelpFormatter]:
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
     """Add `--json`."""
-    parser.add_argument("--json", action="store_true", help="one JSON object a line, with all fields")
+    parser.add_argument("--json", action="store_true", help="write one JSON object per line, with all fields")
 
 
 def run_command(command: Callable[[], int]) -> int:

@@ -46,7 +46,7 @@ _GROUPS_OF: Final[dict[str, tuple[str, ...]]] = {
 
 
 def main(argv: Sequence[str], *, surroundings: Surroundings | None = None) -> int:
-    """Find what is wrong, and say the cure. Returns 1 when there is a problem.
+    """Find what is wrong, and how to fix it. Returns 1 when there is a problem.
 
     Args:
         argv: the arguments.
@@ -129,7 +129,7 @@ def _row(finding: Finding, screen: Screen) -> Row:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="penstock doctor",
-        description="Find what is wrong with this set-up, and say the cure. It changes nothing and shows no secret.",
+        description="Find what is wrong with this set-up, and how to fix it. It changes nothing and shows no secret.",
         epilog="exit codes: 0 no problem (there may be warnings), 1 a problem, 2 wrong usage",
     )
     add_json_argument(parser)

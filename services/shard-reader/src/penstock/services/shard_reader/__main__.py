@@ -34,10 +34,10 @@ def main(argv: Sequence[str] | None = None, *, prog: str = KIND.prog) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     ReaderSettings.add_arguments(commands.add_parser("serve", help="serve the shard reader over gRPC"))
     for name, text, add in (
-        ("tail", "write records as they come", add_tail_arguments),
-        ("lag", "tell how far a consumer's checkpoint is behind, shard by shard", add_lag_arguments),
+        ("tail", "show records as they arrive", add_tail_arguments),
+        ("lag", "show how far consumers and running queries are behind, shard by shard", add_lag_arguments),
     ):
-        command = commands.add_parser(name, help=text)
+        command = commands.add_parser(name, help=text, description=f"{text[:1].upper()}{text[1:]}.")
         add(command)
         AwsOptions.add_arguments(command, KIND.prefix)
     arguments = parser.parse_args(argv)
@@ -47,12 +47,12 @@ def main(argv: Sequence[str] | None = None, *, prog: str = KIND.prog) -> int:
 
 
 def tail_command(argv: Sequence[str]) -> int:
-    """Write records of streams as they come (`penstock tail`)."""
+    """Show the records of streams as they arrive (`penstock tail`)."""
     return main(["tail", *argv], prog="penstock")
 
 
 def lag_command(argv: Sequence[str]) -> int:
-    """Tell how far a consumer's checkpoint is behind, shard by shard (`penstock lag`)."""
+    """Show how far consumers and running queries are behind, shard by shard (`penstock lag`)."""
     return main(["lag", *argv], prog="penstock")
 
 

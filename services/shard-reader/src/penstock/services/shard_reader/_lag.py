@@ -54,23 +54,27 @@ _ALERT_SECONDS: Final = (10.0, 300.0)
 def add_lag_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `lag` understands beside the flags of AWS."""
     parser.add_argument(
-        "streams", nargs="*", metavar="STREAM", help="name of a stream; all of the checkpoints when left out"
+        "streams", nargs="*", metavar="STREAM", help="name of a stream; default: all streams in the checkpoints"
     )
     place = parser.add_mutually_exclusive_group()
     place.add_argument(
         "--checkpoints",
         metavar="FILE",
-        help="where consumers keep them: a file, or s3://BUCKET/FOLDER, with --name; default: in the state directory",
+        help="checkpoints of consumers: a file, or s3://BUCKET/FOLDER with --name; default: the state directory",
     )
-    place.add_argument("--checkpoints-table", metavar="TABLE", help="or a table of DynamoDB, with --name")
+    place.add_argument(
+        "--checkpoints-table", metavar="TABLE", help="checkpoints of consumers in a table of DynamoDB, with --name"
+    )
     place.add_argument(
         "--checkpoint-location",
         metavar="LOCATION",
-        help="or of a Spark query: the folder, or s3://BUCKET/PREFIX, of its checkpoint; read without Spark",
+        help="checkpoint of a Spark query: a folder, or s3://BUCKET/PREFIX; Spark is not needed",
     )
-    parser.add_argument("--name", help="of the consumer; all that keep checkpoints when left out")
+    parser.add_argument("--name", help="name of the consumer; default: all consumers")
     add_json_argument(parser)
-    parser.add_argument("--watch", type=positive_seconds, metavar="SECONDS", help="measure again, until interrupted")
+    parser.add_argument(
+        "--watch", type=positive_seconds, metavar="SECONDS", help="measure again at this interval, until interrupted"
+    )
 
 
 async def lag(arguments: argparse.Namespace, aws: AwsOptions, out: TextIO) -> None:

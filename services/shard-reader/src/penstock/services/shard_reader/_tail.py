@@ -43,7 +43,9 @@ def add_tail_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `tail` understands beside the flags of AWS."""
     parser.add_argument("streams", nargs="+", metavar="STREAM", help="name of a stream")
     parser.add_argument(
-        "--efo", metavar="NAME", help="read by this stream consumer, registered for the time; else poll"
+        "--efo",
+        metavar="NAME",
+        help="read by enhanced fan-out; the stream consumer of this name is registered meanwhile; default: poll",
     )
     parser.add_argument(
         "--from",
@@ -54,21 +56,24 @@ def add_tail_arguments(parser: argparse.ArgumentParser) -> None:
         "number of a record: after that record; default: LATEST",
     )
     parser.add_argument(
-        "--shard", action="append", metavar="ID", help="only this shard and those it becomes; 3 is shardId-000000000003"
+        "--shard",
+        action="append",
+        metavar="ID",
+        help="only this shard and its successors; 3 means shardId-000000000003",
     )
     parser.add_argument("--key", action="append", metavar="KEY", help="only records of this partition key")
-    parser.add_argument("--grep", metavar="REGEX", help="only records whose data has a match; bytes, as UTF-8")
-    parser.add_argument("--count", type=positive_count, metavar="N", help="end after so many records")
+    parser.add_argument("--grep", metavar="REGEX", help="only records whose data matches; the pattern is UTF-8")
+    parser.add_argument("--count", type=positive_count, metavar="N", help="stop after N records")
     parser.add_argument(
         "--format",
         choices=_FORMATS,
         default="text",
-        help="text: a line of all; raw: the bytes of the data, as Kinesis holds them (aggregates whole), and an end of "
-        "line; json: an object a line, with data that is JSON as such; avro: the same for Avro, by --schema; glue: the "
-        "same for records with a header of the AWS Glue Schema Registry, by the schema that it names; kpl: text with "
-        "the place of each record in its aggregate",
+        help="text: one line per record; raw: only the bytes of the data, as Kinesis holds them (whole aggregates), "
+        "each with an end of line; json: one object per line, whose data is JSON; avro: the same for Avro with "
+        "--schema; glue: the same with schemas from the AWS Glue Schema Registry; kpl: text with the place of each "
+        "record in its aggregate",
     )
-    parser.add_argument("--schema", type=Path, metavar="FILE", help="of --format avro: the schema, as JSON")
+    parser.add_argument("--schema", type=Path, metavar="FILE", help="the schema for --format avro, as JSON")
     add_json_argument(parser)
 
 
