@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock.emulator import EmulatorStartError
-from penstock.emulator.__main__ import main
+from penstock.emulator.__main__ import build_parser, main
 from penstock.emulator.testing import start_emulator_process
 
 COMMAND = [sys.executable, "-m", "penstock.emulator"]
@@ -126,3 +126,11 @@ def test_what_would_do_nothing_is_refused_in_a_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert reason in line
     assert "secret" not in line
+
+
+def test_the_help_says_what_each_flag_does() -> None:
+    """In the words of `EmulatorConfig`, and with the default."""
+    parser = build_parser()
+    for action in parser._actions:
+        assert len((action.help or "").partition("Default:")[0].split()) >= 3, action.option_strings
+    assert "Stream consumers that one stream can have. Default: 20" in " ".join(parser.format_help().split())

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import asyncio
 import contextlib
 import difflib
 import errno
+import inspect
+import itertools
 import json
 import os
 import re
@@ -123,9 +126,10 @@ def build_parser() -> argparse.ArgumentParser:
         "terminal, what to set for clients.",
     )
     parser.add_argument("--json", action="store_true", help="print the line of JSON on a terminal too")
+    texts = _texts()
     for item in fields(EmulatorConfig):
         if item.name != "behaviour":
-            _add_option(parser, item)
+            _add_option(parser, item, texts[item.name].replace("%", "%%"))
     parser.add_argument(
         "--profile",
         choices=PROFILES,
@@ -149,7 +153,19 @@ def _flag(name: str) -> str:
     return _FLAGS.get(name, "--" + name.replace("_", "-"))
 
 
-def _add_option(parser: argparse.ArgumentParser, item: Field[Any]) -> None:
+def _texts() -> dict[str, str]:
+    """What `EmulatorConfig` says of each of its fields, by the field's name."""
+    (declared,) = ast.parse(inspect.getsource(EmulatorConfig)).body
+    assert isinstance(declared, ast.ClassDef)
+    return {
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in itertools.pairwise(declared.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+    }
+
+
+def _add_option(parser: argparse.ArgumentParser, item: Field[Any], text: str) -> None:
     kind = str(item.type)
     default = (
         item.default_factory() if item.default is MISSING and item.default_factory is not MISSING else item.default
@@ -161,7 +177,7 @@ def _add_option(parser: argparse.ArgumentParser, item: Field[Any]) -> None:
             dest=item.name,
             action=argparse.BooleanOptionalAction,
             default=default,
-            help=f"default: {default}",
+            help=f"{text} Default: {default}",
         )
         return
     parser.add_argument(
@@ -170,7 +186,7 @@ def _add_option(parser: argparse.ArgumentParser, item: Field[Any]) -> None:
         type=_CONVERT[kind],
         default=default,
         metavar=_METAVARS.get(kind, kind.partition(" ")[0].upper()),
-        help=f"default: {shown}",
+        help=f"{text} Default: {shown}",
     )
 
 
