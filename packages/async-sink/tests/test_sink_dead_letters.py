@@ -82,7 +82,7 @@ def test_a_letter_of_an_empty_stream_stays_and_the_others_are_written(
 def test_letters_of_delivery_streams_and_rows_without_a_record_stay(
     emulator: RunningEmulator, options: AwsOptions, tmp_path: Path
 ) -> None:
-    """What is for Firehose is in no Kinesis stream's place, and JSON of a row is not what its stream holds."""
+    """Letters for Firehose do not go to a Kinesis stream, and a row as JSON is not a record."""
     make_stream(emulator, "encoded")
     archived = letter(b"a", "encoded") | {"kind": "firehose"}
     refused = letter(b'{"v":1}', "encoded") | {"kind": "kinesis", "reason": "not encoded", "errorCode": ""}

@@ -56,7 +56,7 @@ async def test_a_converter_gets_each_row_of_arrow_as_a_dictionary(
 
 @pytest.mark.parametrize("rows", [ROWS, TABLE])
 async def test_rows_of_arrow_need_a_converter(make_writer: Callable[..., FakeWriter], rows: Any) -> None:
-    """A writer of one's own knows no columns; the error says what to do."""
+    """A custom writer has no columns; the error says what to do."""
     async with make_writer() as writer:
         with pytest.raises(SinkError, match="converter") as caught:
             await writer.write_many(rows)
@@ -65,14 +65,14 @@ async def test_rows_of_arrow_need_a_converter(make_writer: Callable[..., FakeWri
 
 @pytest.mark.parametrize("batches", [ROWS, TABLE, [ROWS], [TABLE], iter([ROWS.slice(0, 1), TABLE.slice(1)])])
 def test_one_batch_a_table_and_several_of_them_are_written(batches: Any) -> None:
-    """By a sink of one's own; `write_batches` need not be given a list."""
+    """By a custom sink; `write_batches` accepts more than lists."""
     fake = FakeDestination()
     assert write_batches(OwnSink(fake), batches).records == 2
     assert fake.accepted == ["Rome 31", "Oslo 12"]
 
 
 async def test_a_table_is_written_by_a_sink_of_aws() -> None:
-    """Row by row of all of its chunks; a listener counts on."""
+    """Row by row of all chunks, with consecutive indices for a listener."""
     written: list[KinesisRequestEntry] = []
 
     def submit(entries: Any, handler: Any) -> None:
@@ -111,7 +111,7 @@ SINKS: list[Any] = [
 @pytest.mark.parametrize("elements", TAKEN_APART, ids=lambda one: type(one).__name__)
 @pytest.mark.parametrize("sink", SINKS, ids=lambda one: type(one).__name__)
 async def test_what_would_be_taken_apart_is_refused(sink: Any, elements: Any) -> None:
-    """Characters, keys and columns would become records, without a word; nothing is written."""
+    """Characters, keys and columns would silently become records; nothing is written."""
     async with sink.create_writer() as writer:
         with pytest.raises(SinkError) as caught:
             await writer.write_many(elements)
@@ -124,7 +124,7 @@ async def test_what_would_be_taken_apart_is_refused(sink: Any, elements: Any) ->
     ids=lambda one: type(one).__name__,
 )
 def test_write_batches_refuses_all_but_arrow(batches: Any) -> None:
-    """The error says what to make of them."""
+    """The error says how to convert them."""
     fake = FakeDestination()
     with pytest.raises(SinkError, match="Arrow") as caught:
         write_batches(OwnSink(fake), batches)

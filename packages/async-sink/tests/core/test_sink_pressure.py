@@ -64,7 +64,7 @@ async def test_a_write_waits_for_room_so_long_and_no_longer(
 async def test_the_gauges_show_the_writer_at_this_moment(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
 ) -> None:
-    """What waits and how old it is, what is in flight, and the limit; OpenTelemetry gets the same."""
+    """Waiting entries and their age, entries in flight, and the limit; OpenTelemetry gets the same."""
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
     fake.script = [fake.hold()]

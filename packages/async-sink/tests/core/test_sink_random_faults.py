@@ -115,7 +115,7 @@ def test_every_record_is_acknowledged_once_dead_lettered_or_in_the_snapshot(
     handler: str,
     sharded: bool,
 ) -> None:
-    """Whatever is switched on, and whatever fails: each record is in exactly one of the three, and nothing hangs."""
+    """With any options and failures, each record is in exactly one of the three, and nothing hangs."""
 
     async def run() -> None:
         clock, random = FakeClock(), Random(seed)

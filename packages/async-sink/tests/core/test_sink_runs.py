@@ -78,7 +78,7 @@ async def test_a_failed_entry_does_not_keep_its_neighbours(made: list[str]) -> N
 
 
 async def test_what_waits_does_not_keep_the_record_batch() -> None:
-    """Rows that wait were copied: Arrow's memory is free when the call returns."""
+    """Waiting rows are copies, so Arrow's memory is free when the call returns."""
     before = pa.total_allocated_bytes()
     async with RowsWriter(lambda entries, handler: handler.complete()) as writer:
         await writer.write_many(rows(15, 100_000))
@@ -88,7 +88,7 @@ async def test_what_waits_does_not_keep_the_record_batch() -> None:
 
 
 async def test_an_entry_of_a_list_that_is_too_large_stops_it_there() -> None:
-    """Those before it are written; the error has its number."""
+    """Entries before it are written; the error has its number."""
     fake = FakeDestination()
     config = AsyncSinkConfig(max_batch_size=10, max_record_size_in_bytes=5, max_batch_size_in_bytes=50)
     async with FakeWriter(fake, config) as writer:

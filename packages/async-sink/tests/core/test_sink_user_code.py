@@ -226,7 +226,7 @@ async def test_a_scaling_strategy_or_a_decision_that_raises_ends_the_writer(
 async def test_a_batch_size_that_is_not_a_positive_number_ends_the_writer(
     make_writer: MakeWriter, clock: FakeClock, size: Any
 ) -> None:
-    """It became 1 in silence, or hung."""
+    """It must not become 1 silently, or hang."""
     strategy: Any = Strategy(AsyncSinkConfig(), Raiser(""))
     strategy.get_max_batch_size = lambda: size
     writer = make_writer(strategy=strategy)
@@ -266,7 +266,7 @@ async def test_a_listener_that_raises_ends_the_writer_and_the_others_learn_of_th
 async def test_an_entry_that_a_listener_did_not_take_back_stays_in_the_snapshot(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
 ) -> None:
-    """Refused by the destination, and its listener raises: it is nowhere else."""
+    """The destination refused it and its listener raised: it exists nowhere else."""
     refused = [EntryFailure(index, "Malformed", throttled=False, final=True) for index in (0, 1)]
     fake.script = [lambda request: request.handler.retry_failures(refused)]
     listener = Listener(Raiser("rejected"))
@@ -338,7 +338,7 @@ async def test_a_handler_that_gives_back_what_cannot_be_awaited_ends_the_writer(
 async def test_code_that_raises_about_expired_records_ends_the_writer(
     make_writer: MakeWriter, clock: FakeClock, method: str
 ) -> None:
-    """Also where nothing but the time led to the call of a handler or of a listener."""
+    """Also if only the time led to the call of a handler or listener."""
 
     class Closed(Strategy):
         def should_block(self, request: RequestInfo) -> bool:

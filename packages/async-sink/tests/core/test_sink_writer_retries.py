@@ -14,7 +14,7 @@ MakeWriter = Callable[..., FakeWriter]
 async def test_a_small_failed_remainder_does_not_wait_for_the_timer(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
 ) -> None:
-    """It leaves after its back-off, however few entries it has."""
+    """It is sent after its back-off, however few entries it has."""
     fake.script = [fake.fail(0)]
     async with make_writer(max_time_in_buffer=timedelta(hours=1)) as writer:
         await writer.write_many("0123456789")
@@ -96,7 +96,7 @@ async def test_with_fail_on_error_the_first_failure_ends_the_writer(
 async def test_a_request_without_an_answer_is_sent_again(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
 ) -> None:
-    """At the time-out its entries go back to the buffer's head."""
+    """At the time-out its entries return to the head of the buffer."""
     fake.script = [fake.hold()]
     async with make_writer() as writer:
         await writer.write_many("0123456789")

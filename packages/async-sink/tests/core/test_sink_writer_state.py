@@ -15,7 +15,7 @@ def entries_of(writer: FakeWriter) -> list[str]:
 async def test_a_snapshot_is_in_the_order_of_writing(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
 ) -> None:
-    """Whatever is in flight, was refused, or waits: a successor writes it in the order in which it was written."""
+    """Entries in flight, refused or waiting: a successor writes them in the original order."""
     fake.script = [fake.hold(), fake.hold(fake.fail()), fake.hold(), fake.hold(fake.fail()), fake.hold()]
     async with make_writer(max_in_flight_requests=5) as writer:
         await writer.write_many(str(number) for number in range(57))
@@ -72,7 +72,7 @@ async def test_a_running_writer_can_take_over_a_state(make_writer: MakeWriter, f
 
 
 async def test_a_close_that_is_cancelled_loses_nothing(make_writer: Any, fake: FakeDestination) -> None:
-    """What was in flight is in the snapshot, though its request has not ended yet."""
+    """Entries in flight are in the snapshot, though their request has not ended yet."""
     slow_to_end, cancelled = asyncio.Event(), asyncio.Event()
 
     async def stubborn(request: FakeRequest) -> None:

@@ -36,7 +36,7 @@ async def test_the_timer_does_not_wait_for_the_destination(
 async def test_the_timer_flushes_all_that_is_pending(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
 ) -> None:
-    """More than a batch may wait when the timer goes off: all of it leaves."""
+    """More than a batch may wait when the timer fires: all of it is sent."""
     fake.script = [fake.hold()]
     async with make_writer(max_in_flight_requests=1) as writer:
         await writer.write_many("a" * 10 + "b" * 10 + "c" * 3)

@@ -100,7 +100,7 @@ async def test_errors_that_pass_are_tried_again(
     ],
 )
 async def test_errors_that_stay_end_the_writer(service: ScriptedService, make: Any, entry: Any, code: str) -> None:
-    """They are not sent again for ever: the error says code, destination and record, and the snapshot keeps it."""
+    """They are not retried forever: the error has code, destination and record, and the snapshot keeps the entry."""
     service.script = [fails(code, 400)] * 3
     writer = make(service).create_writer()
     async with writer:
@@ -134,7 +134,7 @@ async def test_errors_that_stay_end_the_writer(service: ScriptedService, make: A
 async def test_an_answer_without_each_entry_is_not_a_success(
     service: ScriptedService, make: Any, answer: Body, words: str
 ) -> None:
-    """Whatever answers at the endpoint: entries of which nothing was said are not taken for written."""
+    """Entries that the answer does not mention are not treated as written."""
     service.script = [lambda body: (200, answer)]
     async with make(service).create_writer() as writer:
         await writer.write_many([ENTRIES[make](number) for number in range(2)])
@@ -150,7 +150,7 @@ async def test_an_answer_without_each_entry_is_not_a_success(
 async def test_failures_that_are_not_counted_are_sent_again(
     service: ScriptedService, make: Any, counted: str, results: str, count: int | None
 ) -> None:
-    """The results decide, where their count is missing or wrong."""
+    """The results decide if their count is missing or wrong."""
     failed: Body = {results: [{"SequenceNumber": "1", "RecordId": "1"}, {"ErrorCode": "InternalFailure"}]}
     service.script = [lambda body: (200, failed if count is None else {counted: count, **failed})]
     async with make(service).create_writer() as writer:
@@ -235,7 +235,7 @@ def test_values_that_dynamodb_does_not_have_are_refused(bad: Any) -> None:
 
 
 async def test_sqs_does_not_retry_a_senders_fault(service: ScriptedService) -> None:
-    """It is not sent again; what the service could not do is."""
+    """It is not sent again; failures of the service are."""
 
     def answer(body: Body) -> tuple[int, Body]:
         return 200, {

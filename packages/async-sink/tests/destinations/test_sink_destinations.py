@@ -126,7 +126,7 @@ def sqs(emulator: RunningEmulator, url: str, **options: Any) -> SqsSink[Any]:
 def test_each_destination_has_its_own_defaults(
     config: AsyncSinkConfig, batch: int, buffer: int, batch_bytes: int, record_bytes: int
 ) -> None:
-    """As the connectors that follow FLIP-171 have them; the rest is the same for all."""
+    """Like the connectors that follow FLIP-171; all other limits are the same."""
     assert (config.max_batch_size, config.max_buffered_requests) == (batch, buffer)
     assert (config.max_batch_size_in_bytes, config.max_record_size_in_bytes) == (batch_bytes, record_bytes)
     assert (config.max_in_flight_requests, config.max_time_in_buffer) == (50, timedelta(seconds=5))
@@ -183,7 +183,7 @@ async def test_firehose_rows_are_checked_before_any_is_written(emulator: Running
 
 @pytest.mark.parametrize("kind", ["firehose", "dynamodb", "sqs"])
 def test_a_missing_destination_raises_at_once(emulator: RunningEmulator, kind: str) -> None:
-    """Nothing is tried again; the error has the service's own code."""
+    """Nothing is retried; the error has the service's code."""
     missing: Any = {
         "firehose": (firehose(emulator, "nowhere"), {"data": [b"x"]}),
         "dynamodb": (dynamodb(emulator, "nowhere"), {"id": ["x"]}),
@@ -297,7 +297,7 @@ def test_an_option_that_no_sink_has_is_an_error(sink: Any) -> None:
     ],
 )
 def test_a_region_in_the_place_of_options_is_named_at_once(make: Any) -> None:
-    """Not by the writers that Spark tasks make of the sink."""
+    """Not only in the writers of Spark tasks."""
     with pytest.raises(AwsOptionError) as caught:
         make("eu-west-1")
     assert caught.value.option == "aws"

@@ -77,7 +77,7 @@ def test_an_independent_consumer_reads_every_user_record(entries: list[KinesisRe
 
 
 def test_an_aggregate_ends_before_its_limits() -> None:
-    """By bytes and by number; its first record always fits, and goes as it is when it stays alone."""
+    """By bytes and by number; the first record always fits, and a single record is sent unchanged."""
     config = AggregationConfig(max_aggregate_bytes=100, max_aggregate_records=2)
     large = KinesisRequestEntry(b"x" * 200, "k", "7")
     alone = Aggregate(7)
@@ -171,7 +171,7 @@ class Acknowledgements:
 
 @pytest.mark.parametrize("fault", ["throttle", "error"])
 async def test_of_several_requests_only_the_one_that_fails_is_sent_again(emulator: RunningEmulator, fault: str) -> None:
-    """What makes more than 500 records is put by several calls: those before and behind the failed one are written."""
+    """More than 500 records need several calls: the calls before and after the failed one are written."""
     code = {"code": "InternalFailure"} if fault == "error" else {}
     emulator.faults.add(fault, operation="PutRecords", skip=1, count=1, **code)
     heard = Acknowledgements()
@@ -325,7 +325,7 @@ def one_by_one(service: ScriptedService, **options: Any) -> KinesisStreamsSink:
 async def test_a_poison_record_leaves_the_other_requests_of_its_batch_alone(
     service: ScriptedService, place: int
 ) -> None:
-    """It goes to the handler alone; every other row is written once, whichever request the poison is in."""
+    """Only it goes to the handler; every other row is written once, whichever request has the poison."""
     written: list[bytes] = []
     service.script = [put_records(written, b"row %d" % place)] * 100
     given_up: list[Any] = []

@@ -80,7 +80,7 @@ async def write(sink: KinesisStreamsSink) -> Any:
 
 @pytest.mark.parametrize("config", [{}, {"max_attempts": 1}, {"fail_on_error": True}])
 async def test_records_wait_until_the_stream_is_active(world: World, when_told: WhenTold, config: Any) -> None:
-    """The attempts before do not count: each record would be rejected otherwise."""
+    """Attempts before that do not count; otherwise each record would be rejected."""
     told = when_told(lambda: world.clock.advance(CREATION))
     world.client.create_stream(StreamName="flights", ShardCount=1)
     metrics = await write(world.sink(config=AsyncSinkConfig(**config)))

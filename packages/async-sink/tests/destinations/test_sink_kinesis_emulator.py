@@ -66,7 +66,7 @@ def batch_of(numbers: range, key: str = "k{}") -> pa.RecordBatch:
 
 
 async def test_fifty_requests_are_under_way_at_once() -> None:
-    """With the limits as they are by default: while the stream takes its time, 25,000 records fly and 10,000 wait."""
+    """With the default limits and a slow stream, 25,000 records are in flight and 10,000 wait."""
     with running_emulator(tls=False, enforce_limits=False) as emulator:
         await asyncio.to_thread(create_stream, emulator)
         emulator.faults.add(kind="delay", operation="PutRecords", seconds=4.0, count=50)
@@ -112,7 +112,7 @@ def test_keys_of_any_script_and_explicit_hash_keys_arrive(emulator: RunningEmula
 
 
 def test_an_unreachable_endpoint_is_tried_again_so_often(emulator: RunningEmulator) -> None:
-    """A refused connection is not a fatal error; attempts bound it."""
+    """A refused connection is not fatal; `max_attempts` limits the retries."""
     config = AsyncSinkConfig(max_attempts=3, retry_backoff_base=timedelta(milliseconds=1))
     sink = KinesisStreamsSink(emulator_options("http://127.0.0.1:1"), "flights", config=config)
     with pytest.raises(RecordsRejectedError) as caught:
@@ -121,13 +121,13 @@ def test_an_unreachable_endpoint_is_tried_again_so_often(emulator: RunningEmulat
 
 
 async def test_write_batches_works_below_a_running_loop(emulator: RunningEmulator) -> None:
-    """It brings its own loop and thread, whatever the caller's thread runs."""
+    """It has its own loop and thread."""
     create_stream(emulator)
     assert write_batches(sink_for(emulator), [batch_of(range(10))]).records == 10
 
 
 async def test_a_record_that_the_service_refuses_does_not_keep_the_others_back(emulator: RunningEmulator) -> None:
-    """The request that it spoils is bisected; it goes to the handler, all the others into the stream."""
+    """The request is bisected; the record goes to the handler and all others to the stream."""
     create_stream(emulator)
     told: list[TerminalRecord[Any]] = []
     sink = KinesisStreamsSink(

@@ -45,7 +45,7 @@ def test_failed_entries_are_classified() -> None:
 
 
 def test_an_answer_names_each_record() -> None:
-    """With a word that nothing failed as well, and whatever the space in it."""
+    """Also if it counts no failure, and with any white space."""
     codec = PutRecordsCodec(("StreamName", "s"))
     accepted = {"SequenceNumber": "1", "ShardId": "shardId-0"}
     for places in ({"FailedRecordCount": 0, "Records": [accepted] * 2}, {"Records": [accepted] * 2}):
@@ -77,7 +77,7 @@ def test_an_answer_for_another_number_of_records_is_an_error() -> None:
     ],
 )
 def test_a_field_of_a_wrong_type_is_an_error_that_says_what_to_do(entry: Any, words: str) -> None:
-    """Text as data would be taken for base64 and arrive as other bytes, without a word."""
+    """Text as data would silently be treated as base64 and arrive as other bytes."""
     with pytest.raises(RecordError, match=f"record 17: {words}"):
         measure(entry, 17)
 
@@ -116,7 +116,7 @@ def test_other_types_that_mean_the_same_are_read() -> None:
 
 @pytest.mark.parametrize(("columns", "option"), [({"data": [b"a"]}, "partitionKey"), ({"partitionKey": ["a"]}, "data")])
 def test_a_missing_column_is_named(columns: dict[str, list[object]], option: str) -> None:
-    """The error says which one is wanted, and which ones there are."""
+    """The error names the missing column and the existing ones."""
     with pytest.raises(SinkOptionError) as caught:
         check_rows(arrow(**columns), first_number=0, max_record_size_in_bytes=10)
     assert caught.value.option == option

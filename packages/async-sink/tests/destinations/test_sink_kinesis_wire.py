@@ -23,7 +23,7 @@ entries = st.builds(KinesisRequestEntry, st.binary(max_size=600), keys, hash_key
     ]
 )
 def test_any_key_arrives_as_it_is(padding: int, records: list[KinesisRequestEntry]) -> None:
-    """Records of both sizes are joined in other ways, and both escape what JSON wants escaped."""
+    """Small and large records are encoded differently, and both escape JSON's special characters."""
     sent = [KinesisRequestEntry(one.data + b"x" * padding, one.partition_key, one.explicit_hash_key) for one in records]
     body = json.loads(PutRecordsCodec(("StreamName", "s")).encode(sent))
     assert body.pop("StreamName") == "s"

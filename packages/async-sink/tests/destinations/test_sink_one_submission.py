@@ -125,7 +125,7 @@ async def test_a_throttle_without_a_code_slows_the_writer(service: ScriptedServi
 
 @EVERY_SERVICE
 async def test_html_ends_the_writer_with_the_endpoint(service: ScriptedService, service_name: str) -> None:
-    """A captive portal, or a web server at a wrong endpoint, accepts everything with HTTP 200."""
+    """A captive portal or a web server at a wrong endpoint answers everything with HTTP 200."""
     service.script = [lambda body: (200, "<html>Log in</html>")]
     sink, entry = sink_of(service_name, emulator_options(service.url))
     async with sink.create_writer() as writer:
@@ -236,7 +236,7 @@ async def test_variables_of_the_environment_are_not_waited_for(
 async def test_keys_that_are_not_known_are_waited_for_if_they_were_accepted_before(
     service: ScriptedService, keys: Keys, *, was_accepted: bool
 ) -> None:
-    """A key that was never right is an error at once; one that was deleted is replaced soon."""
+    """A key that was never valid is an error at once; a deleted key may be replaced soon."""
     keys.code, keys.replace_after = "UnrecognizedClientException", 3
     sink, entry = sink_of("kinesis", keys.session)
     async with sink.create_writer() as writer:
@@ -257,7 +257,7 @@ async def test_keys_that_are_not_known_are_waited_for_if_they_were_accepted_befo
 async def test_a_writer_opens_with_a_token_that_is_replaced_late(
     service: ScriptedService, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it asks the service before the first record is asked again."""
+    """Look-ups before the first record are repeated."""
     monkeypatch.setattr(destinations, "_LOOK_SECONDS", 0.01)
     keys.replace_after = 3
 

@@ -126,7 +126,7 @@ DATA = shape("kinesis", "Data").metadata["max"]
     ],
 )
 def test_no_limit_of_a_sink_is_above_its_services(make: Any, option: str, most: int, others: dict[str, int]) -> None:
-    """The service's own limit can be set; one more is an error, as requests would be refused whole."""
+    """The service's limit is allowed; one more is an error, because requests would be refused."""
     make(**others, **{option: most})
     with pytest.raises(SinkOptionError):
         make(**others, **{option: most + 1})
@@ -142,7 +142,7 @@ def words_of(name: str) -> str:
     ("member", "field"), [("MessageDeduplicationId", "deduplication_id"), ("MessageGroupId", "group_id")]
 )
 def test_the_ids_of_messages_follow_the_words_of_the_model(member: str, field: str) -> None:
-    """128 letters, digits and marks of ASCII: a blank or another script would be refused."""
+    """128 ASCII letters, digits and punctuation: a blank or another script is refused."""
     words = words_of(member)
     assert "128 characters" in words
     assert "alphanumeric characters" in words
@@ -172,7 +172,7 @@ def test_the_ids_of_messages_follow_the_words_of_the_model(member: str, field: s
     ],
 )
 def test_messages_follow_the_rules_of_their_queue(entry: SqsRequestEntry, standard: bool, fifo: bool) -> None:
-    """A FIFO queue needs groups and takes no delays of messages; only such a queue takes deduplication ids."""
+    """A FIFO queue needs groups and has no message delays; only FIFO queues accept deduplication ids."""
     kinds = [SqsSink(NOWHERE, url).create_writer().target.kind for url in ("https://sqs/1/q", "https://sqs/1/q.fifo")]
     assert [is_taken(kind, entry) for kind in kinds] == [standard, fifo]
 
@@ -206,7 +206,7 @@ NAME_MAX = shape("dynamodb", "AttributeName").metadata["max"]
     ],
 )
 def test_items_are_checked_before_they_are_sent(item: Any, taken: bool) -> None:
-    """One that breaks a rule would have the other 24 of its request refused; keys are of the type of the table's."""
+    """An invalid item would have the other 24 of its request refused; keys have the types of the table."""
     entries = DynamoDbEntries(("id",))
     entries.types = {"id": "S", "indexed": "N"}
     assert is_taken(entries, DynamoDbRequestEntry(item)) == taken
@@ -277,7 +277,7 @@ def not_utf8(*values: bytes) -> Any:
     ],
 )
 def test_the_rows_that_break_a_rule_are_named_before_any_is_written(kind: Any, batch: Any, bad: list[int]) -> None:
-    """All of them; the error of a write names the first one."""
+    """All rows; the error of a write names the first one."""
     rows = pa.record_batch(batch)
     assert sorted(bad_rows(kind, rows)) == bad
     with pytest.raises(RecordError) as caught:

@@ -119,7 +119,7 @@ async def test_all_clients_of_a_destination_share_one_writer() -> None:
 async def test_the_gateway_logs_and_shows_what_holds_an_entry(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An entry that the destination refuses again and again, in a fiftieth of the time."""
+    """An entry that the destination keeps refusing, at fifty times the normal speed."""
     monkeypatch.setattr("penstock.async_sink._core.pump.LOOK_SECONDS", 0.05)
     monkeypatch.setattr("penstock.async_sink._core.held.FIRST_SECONDS", 0.1)
     fake = FakeDestination()
@@ -171,7 +171,7 @@ async def test_the_client_learns_the_gateways_retries() -> None:
 
 
 async def test_permanently_failed_entries_are_named_by_record_number() -> None:
-    """The others are written; the error names the client's records with the destination's words."""
+    """The others are written; the error names the client's records with the destination's messages."""
     fake = FakeDestination()
     fake.script = [fake.fail(1, 3, code="Poison")]
     async with running_gateway(fake, max_attempts=1) as gateway, remote(gateway).create_writer() as writer:
@@ -207,7 +207,7 @@ async def test_a_permanent_refusal_ends_the_clients_with_the_destinations_error(
 
 
 async def test_a_client_sends_no_more_than_its_credits_allow() -> None:
-    """With a destination that does not answer, the client stops after its window."""
+    """If the destination does not answer, the client stops after its window."""
     fake = FakeDestination()
     fake.script = [fake.hold() for _ in range(100)]
     window = CreditWindow(entries=60, bytes=10_000, largest_batch_entries=20, largest_batch_bytes=1_000)
@@ -295,7 +295,7 @@ async def test_draining_acknowledges_what_was_accepted_and_sends_the_client_away
 
 
 async def test_a_client_survives_a_restart_of_the_gateway() -> None:
-    """What was not acknowledged is sent again to the gateway that comes up on the same address."""
+    """Unacknowledged entries are sent again to the gateway that restarts at the same address."""
     fake = FakeDestination()
     fake.script = [fake.hold()]
     async with running_gateway(fake) as gateway:
@@ -368,7 +368,7 @@ async def test_a_token_file_that_is_never_replaced_ends_the_writer(tmp_path: Pat
 
 
 async def test_a_client_that_vanishes_leaves_nothing_behind() -> None:
-    """The gateway counts it off, and what it had accepted is written."""
+    """The gateway no longer counts it, and writes the entries that it had accepted."""
     fake = FakeDestination()
     fake.script = [fake.hold()]
     async with running_gateway(fake) as gateway:

@@ -80,7 +80,7 @@ class RawClient:
 
 
 async def test_a_client_that_reads_no_answers_cannot_fill_the_gateway() -> None:
-    """Answers that it does not take count against its credits; it is ended when it sends more than they allow."""
+    """Unread answers count against its credits; its stream ends when it sends more than they allow."""
     words = "x" * 50_000
 
     def refuse(request: FakeRequest) -> None:
@@ -157,7 +157,7 @@ async def test_a_client_without_credits_gets_signs_of_life() -> None:
 
 
 async def test_a_batch_that_the_window_never_covers_is_an_error_that_says_what_to_do() -> None:
-    """Instead of waiting for credits for ever; the entries stay in the snapshot."""
+    """Instead of waiting for credits forever; the entries stay in the snapshot."""
     config = AsyncSinkConfig(max_time_in_buffer=timedelta(milliseconds=5))
     async with running_gateway(FakeDestination()) as (address, _, _):
         writer = RemoteSink(address, destination="flights", config=config).create_writer()

@@ -1,4 +1,4 @@
-"""What one client, destination or moment spoils, it spoils for itself alone."""
+"""Faults of one client or destination do not affect others."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -81,7 +81,7 @@ def accepted(fake: FakeDestination) -> list[str]:
 
 
 async def test_a_record_that_only_the_writer_can_refuse_fails_alone() -> None:
-    """Its client learns which it was; the records around it are written, and other clients notice nothing."""
+    """Its client gets the record number; the records around it are written, and other clients are not affected."""
     fake = FakeDestination()
     async with running_gateway(fake) as (address, _), remote(address).create_writer() as other:
         await other.write(entry("other 1"))
@@ -97,7 +97,7 @@ async def test_a_record_that_only_the_writer_can_refuse_fails_alone() -> None:
 
 
 async def test_an_unexpected_error_reaches_every_waiting_client() -> None:
-    """Also to a client whose batch is in flight: the next opening of the destination would forget it."""
+    """Including a client whose batch is in flight, which the reopened destination would not know."""
     fake = FakeDestination()
     fake.script = [fake.hold()]
     async with running_gateway(fake) as (address, _):
@@ -125,7 +125,7 @@ class SlowWriter(ParticularWriter):
 
 
 async def test_a_destination_that_is_slow_to_open_holds_up_no_other() -> None:
-    """Looking up a table that does not answer takes a minute: clients of other destinations do not wait for it."""
+    """A look-up without an answer takes a minute: clients of other destinations do not wait for it."""
     fake, opened = FakeDestination(), asyncio.Event()
 
     class SlowSink(FakeSink):
@@ -145,7 +145,7 @@ async def test_a_destination_that_is_slow_to_open_holds_up_no_other() -> None:
 
 
 async def test_an_entry_that_spoils_a_request_fails_alone(service: ScriptedService) -> None:
-    """The service names no entry, and refuses all of a request that has entries of several clients."""
+    """The service names no entry, and refuses a whole request with entries of several clients."""
 
     def answer(body: Body) -> tuple[int, Body]:
         if any("N" in write["PutRequest"]["Item"]["id"] for write in body["RequestItems"]["flights"]):

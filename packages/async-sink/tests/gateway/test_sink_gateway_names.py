@@ -43,7 +43,7 @@ def serving(emulator: RunningEmulator, **options: float) -> SharedDestinations:
 
 @pytest.mark.parametrize("at_once", [False, True])
 async def test_a_stream_is_opened_once_by_its_name_and_its_arn(emulator: RunningEmulator, at_once: bool) -> None:
-    """It counts as one destination, in the statistics too."""
+    """It counts as one destination, also in the statistics."""
     destinations, names = serving(emulator), ("flights", arn_of(emulator))
     if at_once:
         first, second = await asyncio.gather(*(destinations.get("kinesis", name) for name in names))

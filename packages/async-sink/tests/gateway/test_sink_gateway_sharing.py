@@ -105,7 +105,7 @@ async def test_entries_of_every_kind_cross_unchanged(kind: str, entry: Any) -> N
 
 
 async def test_a_greedy_client_does_not_delay_the_others() -> None:
-    """Two clients that offer as much as they may get their weights' share of what is written, from the start."""
+    """Two clients at their limit get shares of the writes by their weights, from the start."""
     fake = FakeDestination()
     fake.script = [fake.hold() for _ in range(3_000)]
     config: Any = {"max_batch_size": 20, "max_buffered_requests": 100, "max_in_flight_requests": 1}
@@ -172,7 +172,7 @@ class OneClosedLane:
 
 
 async def test_a_client_of_a_full_shard_does_not_delay_clients_of_others() -> None:
-    """It waits with what its shard has no share for; what others write passes by, and its own order is kept."""
+    """It waits while its shard has no room; other clients' entries pass, and its own order is kept."""
     fake, lanes = FakeDestination(), OneClosedLane()
     config: Any = {"max_batch_size": 20, "max_buffered_requests": 300}
     async with (

@@ -38,7 +38,7 @@ def answered(strategy: RateLimitingStrategy, size: int, seconds: float = 0.1, **
 def test_a_token_bucket_lets_no_more_through_than_its_rate_and_its_burst(
     rate: float, burst: float, steps: list[tuple[float, int]]
 ) -> None:
-    """Over any stretch of time at most capacity + rate x seconds leaves."""
+    """In any period at most capacity + rate x seconds is sent."""
     strategy = TokenBucketRateLimitingStrategy(records_per_second=rate, burst_seconds=burst)
     capacity = max(1.0, rate * burst)
     now, sent = 100.0, 0
@@ -100,7 +100,7 @@ def test_the_gradient_comes_down_when_answers_slow_down_and_up_again_when_they_d
 
 
 def test_a_throttle_shrinks_the_gradients_limit_once_per_round_trip() -> None:
-    """Requests that were sent before the decrease do not decrease again."""
+    """Requests that were sent before the decrease do not decrease the limit again."""
     strategy = GradientRateLimitingStrategy(initial_limit=100)
     for _ in range(3):
         answered(strategy, 10, failed_messages=1)
@@ -116,7 +116,7 @@ def test_a_throttle_shrinks_the_gradients_limit_once_per_round_trip() -> None:
 def test_the_thresholds_are_kept(
     threshold: float, needed: int, within: float | None, answers: list[tuple[int, bool, float]]
 ) -> None:
-    """Down only above the share of failures; up only after so many successes in a row, in so much time."""
+    """Down only above the share of failures; up only after enough successes in a row within the time."""
     span = None if within is None else timedelta(seconds=within)
     strategy = ThresholdCongestionControlStrategy(
         scale_down_failure_threshold=threshold, scale_up_after_successes=needed, scale_up_within=span
@@ -172,7 +172,7 @@ def test_the_pace_of_a_shard_follows_its_curve(share: int, after: float, earlier
 
 @given(st.lists(st.tuples(st.floats(0.0, 0.7), st.integers(1, 100_000)), min_size=1, max_size=100))
 def test_a_shard_gets_no_more_than_its_rates(steps: list[tuple[float, int]]) -> None:
-    """Over any time at most half a second's burst and the rates of records and bytes leave for a shard."""
+    """In any period a shard gets at most half a second's burst plus its rates of records and bytes."""
     bucket = ShardBucket(1_000.0, 1e6, now=50.0)
     now, records, sent_bytes = 50.0, 0, 0
     for wait, size in steps:

@@ -96,7 +96,7 @@ async def spend_with(clock: FakeClock, seconds: float, *sources: Any) -> None:
 
 
 async def test_goodput_is_close_to_the_limit_and_few_records_are_throttled() -> None:
-    """Offered three times what four shards take: 98 % of the limit flow, less than 5 % are refused."""
+    """At three times the capacity of four shards, 98 % of the limit is written and less than 5 % refused."""
     clock = FakeClock()
     stream = Shards(clock)
     await run_at(clock, stream, False, 3 * 4 * RATE, 20.0)
@@ -106,7 +106,7 @@ async def test_goodput_is_close_to_the_limit_and_few_records_are_throttled() -> 
 
 
 async def test_a_hot_shard_does_not_slow_the_others_down() -> None:
-    """With half of the records for one shard, the others get nine tenths of theirs, or more."""
+    """With half of the records for one shard, the others get at least nine tenths of their rate."""
     clock = FakeClock()
     stream = Shards(clock)
     offered = 4 * RATE
@@ -116,7 +116,7 @@ async def test_a_hot_shard_does_not_slow_the_others_down() -> None:
 
 
 PER_SECOND = (3.0 * RATE, 0.3 * RATE, 0.3 * RATE, 0.3 * RATE)
-"""What a source has for each of four shards: the first one takes a third of it."""
+"""Records of a source for each of four shards: the first shard accepts a third of them."""
 BUFFER = 600
 
 
@@ -170,7 +170,7 @@ async def test_one_source_that_learns_of_a_full_shard_serves_the_others_at_their
 
 
 async def test_tasks_that_write_wait_each_for_its_own_shard() -> None:
-    """A task that is held up by the hot shard holds up no other: these write at 95 % of their rate or more."""
+    """A task that waits for the hot shard delays no other task: the others write at 95 % of their rate or more."""
     clock = FakeClock()
     stream = Shards(clock)
     async with open_writer(clock, stream, max_buffered_requests=BUFFER) as writer:
@@ -190,7 +190,7 @@ async def test_tasks_that_write_wait_each_for_its_own_shard() -> None:
 
 @pytest.mark.parametrize("moment", [3.0, 3.3, 3.7])
 async def test_a_writer_is_back_soon_after_an_outage(moment: float) -> None:
-    """Ten seconds at a tenth of the limit, then whole: after three seconds nine tenths flow again."""
+    """After ten seconds at a tenth of the limit, nine tenths are reached again within three seconds."""
     clock = FakeClock()
     stream = Shards(clock)
     running = asyncio.create_task(run_at(clock, stream, False, 3 * 4 * RATE, moment + 14.0))

@@ -24,7 +24,7 @@ def _taken(bucket: ShardBucket, now: float) -> int:
 
 
 def test_a_throttled_shard_pauses_for_about_a_tick_and_resumes_at_its_new_pace() -> None:
-    """The bucket is emptied and owes a tick at its new scale; each tick brings rate x tick x scale, and all at once."""
+    """The bucket is emptied and owes a tick at its new scale; each tick adds rate x tick x scale at once."""
     bucket = ShardBucket(1_000.0, 1e9, now=0.0)
     assert bucket.take(1, 10.0), "it is full by now"
     bucket.answered(50, 50, 10.0, 10.0)
@@ -41,7 +41,7 @@ def test_a_throttled_shard_pauses_for_about_a_tick_and_resumes_at_its_new_pace()
 
 
 def test_a_record_larger_than_what_a_shard_keeps_leaves_and_is_paid_for_afterwards() -> None:
-    """Half a second of bytes is kept; what is larger leaves when that is there, and the next one waits the longer."""
+    """Half a second of bytes is kept; a larger record is sent at that level, and the next one waits longer."""
     bucket = ShardBucket(1e9, 1_000.0, now=0.0)
     assert bucket.take(800, 10.0)
     assert not bucket.take(1, 10.3), "300 bytes are owed"
@@ -49,7 +49,7 @@ def test_a_record_larger_than_what_a_shard_keeps_leaves_and_is_paid_for_afterwar
 
 
 def test_the_slowest_shard_still_lets_a_record_through() -> None:
-    """However little fits into half a second, a whole record fits."""
+    """A whole record fits, however little fits into half a second."""
     bucket = ShardBucket(1.0, 1e9, now=0.0)
     for now in (10.0, 11.0, 12.0):
         bucket.answered(0, 100, now, now)
@@ -57,7 +57,7 @@ def test_the_slowest_shard_still_lets_a_record_through() -> None:
 
 
 def test_an_answer_with_a_throttle_teaches_where_each_record_went() -> None:
-    """Only answers without one are sampled: a shard that was seen once is known."""
+    """Only answers without a throttle are sampled: a shard that was seen once is known."""
     strategy = PerShardRateLimitingStrategy(hash_key=int)
     lanes = ["full" if number == 40 else f"shard-{number}" for number in range(64)]
     strategy.observe(

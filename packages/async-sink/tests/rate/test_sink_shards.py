@@ -35,7 +35,7 @@ def test_keys_between_two_keys_of_a_shard_belong_to_the_shard(bounds: list[int],
 
 @given(st.lists(st.tuples(st.integers(0, 1_000), st.sampled_from("abcdef")), max_size=120))
 def test_whatever_answers_say_ranges_never_overlap(steps: list[tuple[int, str]]) -> None:
-    """The latest word holds, also while a stream is resharded to and fro."""
+    """The latest answer counts, also while a stream is resharded repeatedly."""
     learnt = ShardMap()
     for key, shard in steps:
         learnt.learn(key, shard)
@@ -65,7 +65,7 @@ def seen(hash_key: int, shard: str, throttled: bool = False) -> LaneObservation:
 
 
 def test_a_throttled_shard_is_paced_and_others_have_their_own_pace() -> None:
-    """The one that was refused slows down by its share; one that was not keeps its full rate."""
+    """The throttled shard slows down by its share; the other keeps its full rate."""
     strategy = PerShardRateLimitingStrategy()
     strategy.observe([seen(1, "a", throttled=True), seen(90, "b")], 1.0, 2.0)
     assert strategy.active
@@ -76,7 +76,7 @@ def test_a_throttled_shard_is_paced_and_others_have_their_own_pace() -> None:
 
 
 def test_an_answer_that_differs_from_a_guess_corrects_it() -> None:
-    """Each entry whose shard was not known, or was another one, is learnt; the others say nothing new."""
+    """Entries with an unknown or different shard are learned; others add no information."""
     strategy = PerShardRateLimitingStrategy()
     strategy.observe([seen(10, "a", throttled=True), seen(90, "b")], 1.0, 2.0)
     assert (strategy.lane_of(entry(40)), strategy.known_lane_of(entry(40))) == ("a", None)
@@ -85,7 +85,7 @@ def test_an_answer_that_differs_from_a_guess_corrects_it() -> None:
 
 
 def test_a_reshard_is_noticed_though_nothing_fails() -> None:
-    """By the answers that name another shard than the one that was known."""
+    """By answers that name another shard than the known one."""
     strategy = PerShardRateLimitingStrategy()
     strategy.observe([seen(1, "parent", throttled=True), seen(100, "parent")], 1.0, 2.0)
     strategy.observe([seen(20, "left"), seen(80, "right")], 5.0, 6.0)

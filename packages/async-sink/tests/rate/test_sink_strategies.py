@@ -53,7 +53,7 @@ def test_a_failure_without_throttle_does_not_change_the_limit() -> None:
 
 
 def test_it_blocks_when_messages_would_pass_the_limit_and_not_before() -> None:
-    """In-flight messages plus the batch may reach the limit, not pass it."""
+    """Messages in flight plus the batch may reach the limit, but not exceed it."""
     strategy = congestion()
     strategy.register_in_flight_request(RequestInfo(60))
     assert not strategy.should_block(RequestInfo(40))
@@ -61,7 +61,7 @@ def test_it_blocks_when_messages_would_pass_the_limit_and_not_before() -> None:
 
 
 def test_it_blocks_at_the_maximum_of_requests_in_flight() -> None:
-    """However small they are, no more requests than the maximum are in flight."""
+    """No more requests than the maximum are in flight, however small they are."""
     strategy = congestion(max_in_flight_requests=2)
     strategy.register_in_flight_request(RequestInfo(1))
     assert not strategy.should_block(RequestInfo(1))
@@ -70,7 +70,7 @@ def test_it_blocks_at_the_maximum_of_requests_in_flight() -> None:
 
 
 def test_the_limit_can_count_requests_instead() -> None:
-    """With the target on requests, throttles reduce the requests in flight, whatever they carry."""
+    """With the target requests, throttles reduce the requests in flight, whatever their size."""
     scaling = AIMDScalingStrategy(increase_rate=1, decrease_factor=0.5, rate_threshold=10)
     strategy = congestion(scaling_strategy=scaling, target=ScalingTarget.IN_FLIGHT_REQUESTS)
     assert strategy.limit == 10
@@ -83,7 +83,7 @@ def test_the_limit_can_count_requests_instead() -> None:
 
 
 def test_slow_start_doubles_per_round_trip_until_the_first_throttle() -> None:
-    """Each success adds what it carried; after a throttle the limit grows by the increase only."""
+    """Each success adds its size; after a throttle the limit grows only by the increase."""
     strategy = congestion(initial_limit=10, slow_start_threshold=1_000)
     for expected in (20, 40, 80):
         answer(strategy, strategy.limit)
@@ -94,7 +94,7 @@ def test_slow_start_doubles_per_round_trip_until_the_first_throttle() -> None:
 
 
 def test_answers_to_requests_from_before_a_decrease_do_not_decrease_again() -> None:
-    """One round trip of throttled requests halves the limit once, when that is asked for."""
+    """Throttled requests of one round trip halve the limit once, with that option."""
     strategy = congestion(decrease_once_per_round_trip=True)
     for _ in range(3):
         strategy.register_in_flight_request(RequestInfo(10))
@@ -107,7 +107,7 @@ def test_answers_to_requests_from_before_a_decrease_do_not_decrease_again() -> N
 
 
 def test_a_slow_caller_does_not_raise_the_limit() -> None:
-    """A success with less than half of the limit in flight proves nothing about the limit."""
+    """A success with less than half of the limit in flight does not raise it."""
     strategy = congestion(grow_only_when_used=True)
     answer(strategy, 49)
     assert strategy.limit == 100
@@ -119,7 +119,7 @@ def test_a_slow_caller_does_not_raise_the_limit() -> None:
 def test_what_is_in_flight_never_passes_the_limits_and_comes_back_to_nothing(
     steps: list[tuple[int, int, bool]],
 ) -> None:
-    """Whatever the answers are, a request that was let through fits, and answers take all of it off again."""
+    """For any answers, an allowed request fits, and answers remove it completely."""
     strategy = congestion()
     in_flight: list[int] = []
     for size, failed, complete in steps:

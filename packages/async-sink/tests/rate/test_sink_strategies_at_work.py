@@ -49,7 +49,7 @@ class Roomy(FakeDestination):
 async def test_a_writer_settles_under_the_fixed_limit_of_its_destination(
     make_writer: MakeWriter, clock: FakeClock
 ) -> None:
-    """A destination takes 60 messages at a time: the limit stays around that, little is refused, nothing is lost."""
+    """A destination accepts 60 messages at a time: the limit stays near 60, little is refused, nothing is lost."""
     fake = Roomy(clock, 60)
     strategy = CongestionControlRateLimitingStrategy(
         max_in_flight_requests=50,
@@ -115,7 +115,7 @@ class Keyed(str):
 async def test_a_request_holds_no_more_bytes_than_its_rate_has_in_a_second(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock, ordering: Ordering
 ) -> None:
-    """A larger one would leave a debt, and nothing would leave until that is paid; what is larger itself goes alone."""
+    """A larger request would leave a debt that blocks others; a larger entry is sent alone."""
     strategy = All(TokenBucketRateLimitingStrategy(bytes_per_second=100.0), aimd_strategy(AsyncSinkConfig()))
     writer = make_writer(strategy=strategy, ordering=ordering)
     await writer.__aenter__()
@@ -188,7 +188,7 @@ def _answered(strategy: RateLimitingStrategy, now: float, throttled: int) -> Non
 
 
 def test_a_throttled_record_costs_a_stream_its_share_and_a_success_adds_ten() -> None:
-    """Gentler than x0.99: one record of 500 refused takes a five-hundredth away."""
+    """Gentler than x0.99: one refused record of 500 lowers the limit by a five-hundredth."""
     strategy: Any = KinesisStreamsSink(emulator_options("http://127.0.0.1:1"), "flights").create_writer().strategy
     for _ in range(3):
         _answered(strategy, 1.0, 0)
@@ -222,7 +222,7 @@ class Shrinking:
 async def test_a_batch_is_full_when_the_strategy_lets_no_larger_one_through(
     make_writer: MakeWriter, fake: FakeDestination
 ) -> None:
-    """Also when it changed its mind while the buffer was empty: entries do not wait for a batch that cannot leave."""
+    """Also if the size changed while the buffer was empty: entries do not wait for a batch that cannot be sent."""
     async with make_writer(strategy=Shrinking()) as writer:
         for number in range(14):
             await writer.write(f"{number}")

@@ -72,7 +72,7 @@ async def test_what_fails_or_is_slow_has_a_span_of_its_own(
     provider: TracerProvider,
     exporter: InMemorySpanExporter,
 ) -> None:
-    """Also in the second after another; it begins when the request did. So has what is sent again."""
+    """Also within a second of another request, with the start time of the request. Retries have one too."""
     slow = fake.hold()
     fake.script = [fake.accept, fake.accept, fake.fail(0, 1), slow]
     async with make_writer(tracer_provider=provider) as writer:
@@ -97,7 +97,7 @@ async def test_what_fails_or_is_slow_has_a_span_of_its_own(
 async def test_a_variable_gives_each_request_a_span(
     make_writer: MakeWriter, provider: TracerProvider, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PENSTOCK_SPANS_PER_REQUEST, for those who want to see each."""
+    """PENSTOCK_SPANS_PER_REQUEST gives each request a span."""
     monkeypatch.setenv("PENSTOCK_SPANS_PER_REQUEST", "true")
     request_spans.per_request.cache_clear()
     try:
@@ -111,7 +111,7 @@ async def test_a_variable_gives_each_request_a_span(
 async def test_the_sampler_is_asked_once_a_second(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
 ) -> None:
-    """A request of an unsampled caller costs no span, and still runs in the caller's trace."""
+    """A request of an unsampled caller has no span, and still runs in the caller's trace."""
     asked = []
 
     class Asked(Sampler):
@@ -141,7 +141,7 @@ async def test_the_sampler_is_asked_once_a_second(
 
 
 def test_a_forked_child_counts_although_its_parent_was_counting() -> None:
-    """A thread that is not there any more cannot hold the child's collection up."""
+    """A thread that does not exist after the fork cannot block the child's collection."""
     code = (
         "import os\nfrom penstock.async_sink import _metrics as counting\ncounting._lock.acquire()\n"
         "if os.fork() == 0:\n    os._exit(0 if counting._lock.acquire(timeout=5) else 1)\n"

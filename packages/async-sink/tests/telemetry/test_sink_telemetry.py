@@ -119,7 +119,7 @@ METRICS = {
 
 
 async def test_every_metric_is_exported(make_writer: MakeWriter, clock: FakeClock) -> None:
-    """A throttle, an expiry, a dead letter and a wait: each has its counter, with its reason or its shard."""
+    """A throttle, an expiry, a dead letter and a wait have their counters, with reason or shard."""
     reader, fake = InMemoryMetricReader(), FakeDestination()
     provider = MeterProvider([reader])
 
