@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import logging
 import os
+import sqlite3
 import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -18,6 +21,7 @@ import pytest
 from penstock.aws import AwsConnectionError, AwsOptions, AwsSession, BackoffPolicy
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
+    CheckpointClaim,
     CheckpointError,
     CheckpointStore,
     CheckpointTakenOverError,
@@ -43,6 +47,27 @@ from penstock.registration import (
 )
 from penstock.registration.errors import AcquireTimeoutError, ConsumerDeregisteredError
 from penstock.rpc import GrpcServer, ServerSettings
+
+OLD_POSITIONS = (
+    '{"version": 2, "streams": {"orders": {"shardId-000000000000": {"type": "AFTER_SEQUENCE_NUMBER", "value": '
+    '"49119935681253987564531497349563101380414584315778695170", "arrived": 1795419230978, "caughtUp": 1795419230006, '
+    '"first": "49119935681253987564531497349485730127959248048597499906"}}, "returns": {"shardId-000000000000": '
+    '{"type": "TRIM_HORIZON", "caughtUp": 1795419230007}}}, "created": {"orders": 1795419230000, "returns": '
+    "1795419230000}}"
+)
+OLD_CLAIMS = (
+    '{"orders": {"number": 6, "owner": "host-a/17/1", "at": 1795419232.5}, '
+    '"returns": {"number": 1, "owner": "host-a/17/1", "at": 1795419232.5}}'
+)
+OLD_FILE = f"""
+CREATE TABLE checkpoint (name TEXT PRIMARY KEY, positions TEXT NOT NULL, at REAL NOT NULL);
+INSERT INTO "checkpoint" VALUES('billing','{OLD_POSITIONS}',1795419232.5);
+"""
+"""The file of the first release, dumped. Later ones have a second table."""
+OLD_FILE_CLAIMS = f"""
+CREATE TABLE claims (name TEXT PRIMARY KEY, claims TEXT NOT NULL);
+INSERT INTO "claims" VALUES('billing','{OLD_CLAIMS}');
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -108,6 +133,45 @@ def store_of(kind: str, emulator: RunningEmulator, folder: Path) -> CheckpointSt
         BillingMode="PAY_PER_REQUEST",
     )
     return DynamoDbCheckpointStore(session, table)
+
+
+def put_old(store: CheckpointStore, emulator: RunningEmulator, *, has_claims: bool) -> None:
+    """What earlier releases left in a store, byte for byte."""
+    if isinstance(store, SqliteCheckpointStore):
+        with contextlib.closing(sqlite3.connect(store._path)) as connection:
+            connection.executescript(OLD_FILE + (OLD_FILE_CLAIMS if has_claims else ""))
+    elif isinstance(store, S3CheckpointStore):
+        body = json.dumps({"positions": OLD_POSITIONS, "claims": OLD_CLAIMS}).encode()
+        bucket, key = store._place("billing").removeprefix("s3://").split("/", 1)
+        emulator.client("s3").put_object(Bucket=bucket, Key=key, Body=body)
+    elif isinstance(store, DynamoDbCheckpointStore):
+        item = {"name": {"S": "billing"}, "positions": {"S": OLD_POSITIONS}}
+        item |= {"claims": {"S": OLD_CLAIMS}} if has_claims else {}
+        emulator.client("dynamodb").put_item(TableName=store._table_name, Item=item)
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"), [("sqlite", 0), ("dynamodb", 0), ("sqlite", 6), ("dynamodb", 6), ("s3", 6)]
+)
+async def test_checkpoints_of_earlier_releases_are_read_and_claimed(
+    kind: str, number: int, emulator: RunningEmulator, tmp_path: Path
+) -> None:
+    """With a number that is greater than theirs, if they have one. From then on only the newest claim saves it."""
+    store = store_of(kind, emulator, tmp_path)
+    put_old(store, emulator, has_claims=number > 0)
+    old = StreamPositions.from_json(json.loads(OLD_POSITIONS))
+    assert await store.load("billing") == old
+    claim = await store.claim("billing", ["orders"], "new code")
+    assert claim.positions == old
+    assert claim.numbers == {"orders": number + 1}
+    await store.save(claim, at(9))
+    loaded = await store.load("billing")
+    assert loaded is not None
+    assert loaded.streams == {"orders": at(9).streams["orders"], "returns": old.streams["returns"]}
+    if number:
+        with pytest.raises(CheckpointTakenOverError, match="new code"):
+            await store.save(CheckpointClaim("billing", "host-a/17/1", {"orders": number}), at(7))
+    await store.close()
 
 
 @pytest.mark.parametrize(("kind", "write"), [("dynamodb", "put_item"), ("s3", "put_object")])

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -87,7 +88,7 @@ async def test_a_checkpoint_of_version_1_is_read_and_version_2_is_written(tmp_pa
     numbers = kinesis.put("s", shard, 5)
     path = tmp_path / "billing.db"
     with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE checkpoint (name TEXT PRIMARY KEY, positions TEXT, claims TEXT)")
+        connection.execute("CREATE TABLE checkpoint (name TEXT PRIMARY KEY, positions TEXT NOT NULL, at REAL NOT NULL)")
         other, read = (
             '{"type": "AT_TIMESTAMP", "value": 1700000000000}',
             f'"AFTER_SEQUENCE_NUMBER", "value": "{numbers[1]}"',
@@ -96,7 +97,7 @@ async def test_a_checkpoint_of_version_1_is_read_and_version_2_is_written(tmp_pa
             f'{{"version": 1, "streams": {{"other": {{"shardId-000000000000": {other}}}, '
             f'"s": {{"shardId-000000000000": {{"type": {read}}}}}}}}}'
         )
-        connection.execute("INSERT INTO checkpoint VALUES ('billing', ?, NULL)", (document,))
+        connection.execute("INSERT INTO checkpoint VALUES ('billing', ?, 0)", (document,))
     rows: list[int] = []
     async with (
         LocalShardReader(kinesis) as reader,
@@ -191,7 +192,7 @@ class HeldFile(_CheckpointFile):
     """A file; the next write waits until the test allows it."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, makes_folder=False)
+        super().__init__(path, time.time, makes_folder=False)
         self.is_held = False
         self.writing, self.may_write = threading.Event(), threading.Event()
 

@@ -92,7 +92,7 @@ class CheckpointStore(Protocol):
 
 @dataclass(frozen=True)
 class _Kept:
-    """What a store keeps by a name, as text: claimed streams need not have positions yet."""
+    """What a store keeps by a name, as text. Checkpoints that are older than claims have no claims."""
 
     positions: str | None = None
     claims: str | None = None
@@ -169,7 +169,10 @@ def default_checkpoints_path() -> Path:
     return user_state_path("penstock") / "checkpoints.db"
 
 
-_TABLE = "CREATE TABLE IF NOT EXISTS checkpoint (name TEXT PRIMARY KEY, positions TEXT, claims TEXT)"
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS checkpoint (name TEXT PRIMARY KEY, positions TEXT NOT NULL, at REAL NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS claims (name TEXT PRIMARY KEY, claims TEXT NOT NULL)",
+)
 
 
 _ATTEMPTS = 100
@@ -254,7 +257,7 @@ class SqliteCheckpointStore(_Checkpoints):
     ) -> None:
         self._path = path or default_checkpoints_path()
         self._prefix = f"{namespace} " if namespace else ""
-        self._file = _CheckpointFile(self._path, makes_folder=path is None)
+        self._file = _CheckpointFile(self._path, clock, makes_folder=path is None)
         super().__init__(self._file, clock, remembers=False)
 
     async def names(self) -> list[str]:
@@ -278,14 +281,15 @@ class SqliteCheckpointStore(_Checkpoints):
 
 
 class _CheckpointFile:
-    """A `ConditionalStore` in the table of a file."""
+    """A `ConditionalStore` in the two tables of a file."""
 
-    def __init__(self, path: Path, *, makes_folder: bool) -> None:
+    def __init__(self, path: Path, clock: Callable[[], float], *, makes_folder: bool) -> None:
         self._path = path
+        self._clock = clock
         self._makes_folder = makes_folder
 
     async def keys(self) -> list[str]:
-        statement = "SELECT name FROM checkpoint WHERE positions IS NOT NULL ORDER BY name"
+        statement = "SELECT name FROM checkpoint ORDER BY name"
         rows = await asyncio.to_thread(self._look, lambda file: file.execute(statement).fetchall())
         return [name for (name,) in rows or ()]
 
@@ -310,12 +314,17 @@ class _CheckpointFile:
             make_folder(self._path.parent)
         make_database_private(self._path)
         with closing(self._connect()) as connection, connection:
-            connection.execute(_TABLE)
+            for table in _TABLES:
+                connection.execute(table)
             connection.execute("BEGIN IMMEDIATE")
-            if _kept_in(connection, key).version != if_version:
+            kept = _kept_in(connection, key)
+            if kept.version != if_version:
                 return None
-            row = (key, changed.positions, changed.claims)
-            connection.execute("INSERT OR REPLACE INTO checkpoint (name, positions, claims) VALUES (?, ?, ?)", row)
+            if changed.positions != kept.positions:
+                row = (key, changed.positions, self._clock())
+                connection.execute("INSERT OR REPLACE INTO checkpoint (name, positions, at) VALUES (?, ?, ?)", row)
+            if changed.claims != kept.claims:
+                connection.execute("INSERT OR REPLACE INTO claims (name, claims) VALUES (?, ?)", (key, changed.claims))
         return changed.version
 
     def _connect(self) -> sqlite3.Connection:
@@ -323,8 +332,11 @@ class _CheckpointFile:
 
 
 def _kept_in(connection: sqlite3.Connection, key: str) -> _Kept:
-    row = connection.execute("SELECT positions, claims FROM checkpoint WHERE name = ?", (key,)).fetchone()
-    return _Kept(*(row or ()))
+    positions = connection.execute("SELECT positions FROM checkpoint WHERE name = ?", (key,)).fetchone()
+    # A file of the first release has no claims.
+    has_claims = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'claims'").fetchone()
+    claims = connection.execute("SELECT claims FROM claims WHERE name = ?", (key,)).fetchone() if has_claims else None
+    return _Kept(positions and positions[0], claims and claims[0])
 
 
 class DynamoDbCheckpointStore(_Checkpoints):
