@@ -248,7 +248,7 @@ async def _checkpoints(arguments: argparse.Namespace, session: AwsSession) -> li
         file = None if is_default else Path(arguments.checkpoints)
         store = SqliteCheckpointStore(file, namespace=namespace)
         known = await store.names()
-        place = str(arguments.checkpoints or "the state directory, for this endpoint")
+        place = str(arguments.checkpoints or "the state directory for this endpoint")
     found: list[tuple[str, StreamPositions]] = []
     missing = set(arguments.streams)
     try:
@@ -268,8 +268,8 @@ async def _checkpoints(arguments: argparse.Namespace, session: AwsSession) -> li
         if not (arguments.checkpoints or arguments.checkpoints_table):
             await _check_answers(session)
         reason = (
-            f"none{which} in {place}: a consumer writes them when it commits. --checkpoint-location LOCATION reads the "
-            "checkpoint of a Spark query, --checkpoints and --checkpoints-table read other places"
+            f"no checkpoint{which} in {place}. A consumer writes its checkpoint when it commits. --checkpoint-location "
+            "LOCATION reads the checkpoint of a Spark query; --checkpoints and --checkpoints-table read other places"
         )
         raise CheckpointError(name=arguments.name or "", reason=reason)
     return found
