@@ -166,7 +166,7 @@ async def test_stored_items_keep_their_attribute_names(
         "stream": {"S": "flights "},
         "consumer_name": {"S": "delays"},
         "namespace": {"S": ""},
-        "stream_arn": {"S": "flights"},
+        "stream_name": {"S": "flights"},
         "version": {"N": "5"},
         "write_id": {"S": "w"},
         "fencing_token": {"N": "7"},

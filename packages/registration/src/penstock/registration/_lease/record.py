@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from penstock.registration._values import stream_name_of
+from penstock.registration._values import is_arn, stream_name_of
 
 
 class RegistrationPhase(StrEnum):
@@ -45,6 +45,7 @@ class ConsumerRecord:
     """One per (stream ARN, consumer name). It outlives leases and registrations: its token must only grow."""
 
     stream_arn: str
+    """The stream's name in a record of schema 1, see `is_by_name`."""
     consumer_name: str
     created_at: float
     """When the registry first heard of the consumer, for people to read."""
@@ -74,12 +75,22 @@ class ConsumerRecord:
         """The stream's name in its account and region."""
         return stream_name_of(self.stream_arn)
 
+    @property
+    def is_by_name(self) -> bool:
+        """Whether the record has schema 1, which identified streams by name.
+
+        When the ARN is known, the record moves there. Its token stays, as the minimum for streams of that name.
+        """
+        return not is_arn(self.stream_arn)
+
 
 def to_columns(record: ConsumerRecord) -> dict[str, Any]:
     """The record as flat columns, with the version that it will have when it is written; None: no value."""
     columns = asdict(record)
     holding = columns.pop("holding") or {}
     return columns | {
+        # Schema 1 stored the stream's name here.
+        "stream_name": columns.pop("stream_arn"),
         "version": record.version + 1,
         "phase": record.phase.value,
         "holding_token": holding.get("fencing_token"),
@@ -90,7 +101,7 @@ def to_columns(record: ConsumerRecord) -> dict[str, Any]:
 
 
 def from_columns(columns: Mapping[str, Any]) -> ConsumerRecord:
-    """The record as it was written."""
+    """The record as it was written. Schema 1 has no `ended_token` and no `claim`."""
     holding = None
     if columns.get("holding_token") is not None:
         holding = Holding(
@@ -99,11 +110,11 @@ def from_columns(columns: Mapping[str, Any]) -> ConsumerRecord:
             acquired_at=float(columns["acquired_at"]),
             renewed_at=float(columns["renewed_at"]),
             time_to_live_seconds=float(columns["time_to_live_seconds"]),
-            claim=columns["claim"] or "",
+            claim=columns.get("claim") or "",
         )
     idle_since = columns.get("idle_since")
     return ConsumerRecord(
-        stream_arn=columns["stream_arn"],
+        stream_arn=columns["stream_name"],
         consumer_name=columns["consumer_name"],
         created_at=float(columns["created_at"]),
         version=int(columns["version"]),
@@ -114,7 +125,7 @@ def from_columns(columns: Mapping[str, Any]) -> ConsumerRecord:
         registering_token=int(columns["registering_token"]),
         holding=holding,
         idle_since=None if idle_since is None else float(idle_since),
-        ended_token=int(columns["ended_token"]),
+        ended_token=int(columns.get("ended_token") or 0),
     )
 
 

@@ -10,12 +10,20 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from penstock.registration._lease import rules as lease_rules
-from penstock.registration._lease.record import ConsumerRecord
+from penstock.registration._lease.record import ConsumerRecord, RegistrationPhase
 from penstock.registration._lease.watch import Key, Standing, Watch, consumer_of
 from penstock.registration._local.records import Records
 from penstock.registration._local.registrations import Registrations
 from penstock.registration._registrar import FoundConsumer, StreamConsumerRegistrar
-from penstock.registration._values import Consumer, ConsumerState, Lease, Orphan, OrphanFate, stream_name_of
+from penstock.registration._values import (
+    Consumer,
+    ConsumerState,
+    Lease,
+    Orphan,
+    OrphanFate,
+    stream_arn_of,
+    stream_name_of,
+)
 from penstock.registration.errors import (
     ConsumerNotFoundError,
     RegistrationError,
@@ -45,6 +53,7 @@ class Administration:
         self._watch = watch
         self._consumer_shard_hour_usd = consumer_shard_hour_usd
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
+        self._unknown_streams: set[str] = set()
 
     def _lock(self, key: Key) -> asyncio.Lock:
         """Within this process one call at a time asks Kinesis about a consumer."""
@@ -119,7 +128,7 @@ class Administration:
     ) -> AsyncGenerator[tuple[str, list[Orphan]], None]:
         """See ServedRegistry."""
         stream_arn = await self._registrar.find_stream_arn(stream_name) if stream_name else None
-        records = {record.key: record for record in await self._records.list(stream_arn)}
+        records = {one.key: one for one in await self._located() if stream_arn in (None, one.stream_arn)}
         streams = {stream for stream, _ in records} | ({stream_arn} if stream_arn else set())
         for stream in sorted(one for one in streams if one > after):
             orphans = []
@@ -140,6 +149,26 @@ class Administration:
                 described = _described(self._consumer_of(record), consumer, cost)
                 orphans.append(await self._judge(record, described, dry_run=dry_run))
             yield stream, orphans
+
+    async def _located(self) -> list[ConsumerRecord]:
+        """All records whose stream's ARN is known. Moves records of schema 1 to the ARNs of their streams."""
+        records = await self._records.stored()
+        moved = False
+        for record in records:
+            name = record.stream_arn
+            if not record.is_by_name or record.phase is RegistrationPhase.ABSENT or name in self._unknown_streams:
+                continue
+            try:
+                arn = stream_arn_of(record.consumer_arn) or await self._registrar.find_stream_arn(name)
+            except RegistrationError as error:
+                if isinstance(error, StreamNotFoundError):
+                    self._unknown_streams.add(name)
+                _logger.warning("consumer %s of stream %s stays as it is: %s", record.consumer_name, name, error)
+                continue
+            await self._records.move(record, arn)
+            moved = True
+        records = await self._records.stored() if moved else records
+        return [one for one in records if not one.is_by_name]
 
     async def _judge(self, record: ConsumerRecord, consumer: Consumer, *, dry_run: bool) -> Orphan:
         if not lease_rules.is_ours(record, consumer.consumer_arn):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from penstock.registration._lease.record import ConsumerRecord, LeaseStore, Renewal
+from penstock.registration._lease.record import ConsumerRecord, LeaseStore, RegistrationPhase, Renewal
 from penstock.registration._lease.watch import Key, Watch
 from penstock.registration._times import Clock
-from penstock.registration._values import Lease
+from penstock.registration._values import Lease, stream_arn_of, stream_name_of
 
 T = TypeVar("T")
 
@@ -34,12 +35,26 @@ class Records:
 
     async def read(self, key: Key) -> ConsumerRecord:
         """The record as stored, or a new one if the registry does not know the consumer yet."""
-        asked_at = self._clock()
-        record = await self._timed(self._store.get(*key))
-        if record is None:
-            return ConsumerRecord(stream_arn=key[0], consumer_name=key[1], created_at=self.time_of_day())
-        self._watch.saw(record, asked_at, self._clock())
-        return record
+        stored = await self._get(key)
+        if stored is not None:
+            return stored
+        fresh = ConsumerRecord(stream_arn=key[0], consumer_name=key[1], created_at=self.time_of_day())
+        by_name = await self._get((stream_name_of(key[0]), key[1]))
+        if by_name is None:
+            return fresh
+        if stream_arn_of(by_name.consumer_arn) == key[0]:
+            await self.move(by_name, key[0])
+            return await self._get(key) or fresh
+        return replace(fresh, fencing_token=by_name.fencing_token)
+
+    async def move(self, record: ConsumerRecord, stream_arn: str) -> None:
+        """Move a record of schema 1 to the ARN of its stream. Its token stays under the name.
+
+        Safe to repeat after an interruption, also by another registry.
+        """
+        await self.write(replace(record, stream_arn=stream_arn, version=0))
+        left = replace(record, phase=RegistrationPhase.ABSENT, consumer_arn="", holding=None, registering_token=0)
+        await self.write(replace(left, registration_is_ours=False))
 
     async def write(self, record: ConsumerRecord) -> bool:
         """Write one record. False: it changed since it was read."""
@@ -83,18 +98,26 @@ class Records:
                 return replace(changed, version=changed.version + 1)
             record = await self.read(key)
 
-    async def list(self, stream: str | None = None) -> list[ConsumerRecord]:
-        """All records, or the records of `stream`, in order.
+    async def list(self, stream: str | None = None) -> builtins.list[ConsumerRecord]:
+        """All records whose stream's ARN is known, or the records of `stream`, in order. Writes nothing.
 
         Args:
             stream: the ARN of one stream, or a name, which may belong to streams in several accounts and regions.
         """
+        records = [
+            replace(one, stream_arn=stream_arn_of(one.consumer_arn)) if one.is_by_name else one
+            for one in await self.stored()
+        ]
+        return [one for one in records if one.stream_arn and stream in (None, one.stream_arn, one.stream_name)]
+
+    async def stored(self) -> builtins.list[ConsumerRecord]:
+        """All records as they are stored, in order."""
         asked_at = self._clock()
         records = await self._timed(self._store.list())
         now = self._clock()
         for record in records:
             self._watch.saw(record, asked_at, now)
-        return [one for one in records if stream in (None, one.stream_arn, one.stream_name)]
+        return records
 
     async def listen(self) -> None:
         """Ask the store for anything: while it answers, the holders of leases can be heard."""
@@ -103,6 +126,13 @@ class Records:
     async def close(self) -> None:
         """Close the store."""
         await self._store.close()
+
+    async def _get(self, key: Key) -> ConsumerRecord | None:
+        asked_at = self._clock()
+        record = await self._timed(self._store.get(*key))
+        if record is not None:
+            self._watch.saw(record, asked_at, self._clock())
+        return record
 
     async def _timed(self, call: Awaitable[T]) -> T:
         asked_at = self._clock()

@@ -205,7 +205,7 @@ class LocalConsumerRegistry(Administration):
 
         Consumers that Kinesis does not describe are left to the next acquire, and to the sweep.
         """
-        for record in await self._records.list():
+        for record in await self._located():
             if record.phase is not RegistrationPhase.REGISTERING:
                 continue
             try:
@@ -226,7 +226,7 @@ class LocalConsumerRegistry(Administration):
     async def _sweep(self) -> tuple[list[Key], list[ConsumerRecord]]:
         """The consumers that were ended, and the records of those that may end later."""
         ended: list[Key] = []
-        records = await self._records.list()
+        records = await self._located()
         for record in records:
             if record.phase is RegistrationPhase.ABSENT or not self._watch.is_due(record):
                 continue

@@ -172,7 +172,7 @@ class _LeaseTable(DynamoDbTable):
 
 
 def _partition_of(namespace: str, stream_arn: str) -> str:
-    """The partition key. An ARN contains no blank, so both parts can be read from the key."""
+    """The partition key. An ARN or a name contains no blank, so both parts can be read from the key."""
     return f"{stream_arn} {namespace}"
 
 

@@ -21,11 +21,11 @@ from penstock.rpc import make_database_private, make_folder
 
 T = TypeVar("T")
 
-_SCHEMA_VERSION: Final = 3
+_SCHEMA_VERSION: Final = 2
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS consumers (
   namespace TEXT NOT NULL,
-  stream_arn TEXT NOT NULL,
+  stream_name TEXT NOT NULL,
   consumer_name TEXT NOT NULL,
   version INTEGER NOT NULL,
   fencing_token INTEGER NOT NULL,
@@ -42,9 +42,14 @@ CREATE TABLE IF NOT EXISTS consumers (
   idle_since REAL,
   ended_token INTEGER NOT NULL DEFAULT 0,
   claim TEXT NOT NULL DEFAULT '',
-  PRIMARY KEY (namespace, stream_arn, consumer_name)
+  PRIMARY KEY (namespace, stream_name, consumer_name)
 ) WITHOUT ROWID
 """
+_UPGRADE: Final = (
+    "ALTER TABLE consumers ADD COLUMN ended_token INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE consumers ADD COLUMN claim TEXT NOT NULL DEFAULT ''",
+)
+"""From schema 1, which had names of streams instead of ARNs. The registry moves such records to the ARN."""
 _OLDEST_SQLITE: Final = (3, 35, 0)
 _BUSY_SECONDS: Final = 30.0
 _LOCKED_PAUSE_SECONDS: Final = 0.02
@@ -186,7 +191,7 @@ class SqliteFile:
         connection = sqlite3.connect(url, uri=True, timeout=_BUSY_SECONDS, check_same_thread=False)
         try:
             connection.row_factory = sqlite3.Row
-            if not _has_schema(connection):
+            if not _schema_of(connection):
                 raise sqlite3.DatabaseError("it holds no leases")
         except BaseException:
             connection.close()
@@ -241,26 +246,27 @@ def _set_up(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     # A token that was given must not be given again after a power cut.
     connection.execute("PRAGMA synchronous = FULL")
-    if _has_schema(connection):
+    if _schema_of(connection) == _SCHEMA_VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")
     # Another process may have set up the file meanwhile.
-    if not _has_schema(connection):
-        connection.execute(_CREATE)
-        connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+    for statement in _UPGRADE if _schema_of(connection) == 1 else ():
+        connection.execute(statement)
+    connection.execute(_CREATE)
+    connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
     connection.execute("COMMIT")
 
 
-def _has_schema(connection: sqlite3.Connection) -> bool:
-    """Whether the file has this release's tables; False for a new file. Raises: sqlite3.DatabaseError."""
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version not in (0, _SCHEMA_VERSION):
+def _schema_of(connection: sqlite3.Connection) -> int:
+    """The schema of the file; 0 for a new file. Raises: sqlite3.DatabaseError."""
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if not 0 <= version <= _SCHEMA_VERSION:
         raise sqlite3.DatabaseError(f"the file has schema {version}, this release knows {_SCHEMA_VERSION}")
-    return bool(version)
+    return version
 
 
 _COLUMNS: Final = (
-    "stream_arn",
+    "stream_name",
     "consumer_name",
     "version",
     "fencing_token",
@@ -278,17 +284,18 @@ _COLUMNS: Final = (
     "ended_token",
     "claim",
 )
-_SELECT: Final = f"SELECT {', '.join(_COLUMNS)} FROM consumers WHERE namespace = ?"
+# All columns: a file with schema 1 that is opened for reading has fewer.
+_SELECT: Final = "SELECT * FROM consumers WHERE namespace = ?"
 _INSERT: Final = (
     f"INSERT INTO consumers (namespace, {', '.join(_COLUMNS)}) VALUES (?{', ?' * len(_COLUMNS)}) ON CONFLICT DO NOTHING"
 )
 _UPDATE: Final = (
     f"UPDATE consumers SET {', '.join(f'{name} = ?' for name in _COLUMNS[2:])}"
-    " WHERE namespace = ? AND stream_arn = ? AND consumer_name = ? AND version = ?"
+    " WHERE namespace = ? AND stream_name = ? AND consumer_name = ? AND version = ?"
 )
 _RENEW: Final = (
     "UPDATE consumers SET version = version + 1, renewed_at = ?"
-    " WHERE namespace = ? AND stream_arn = ? AND consumer_name = ? AND job_id = ? AND holding_token = ?"
+    " WHERE namespace = ? AND stream_name = ? AND consumer_name = ? AND job_id = ? AND holding_token = ?"
     " RETURNING time_to_live_seconds"
 )
 
@@ -309,7 +316,7 @@ class SqliteLeaseStore:
 
     async def get(self, stream_arn: str, consumer_name: str) -> ConsumerRecord | None:
         """See LeaseStore."""
-        rows = await self._query("stream_arn = ? AND consumer_name = ?", (stream_arn, consumer_name))
+        rows = await self._query("stream_name = ? AND consumer_name = ?", (stream_arn, consumer_name))
         return rows[0] if rows else None
 
     async def list(self) -> list[ConsumerRecord]:
@@ -344,7 +351,7 @@ class SqliteLeaseStore:
         await self._file.close()
 
     async def _query(self, condition: str, values: tuple[str, ...]) -> builtins.list[ConsumerRecord]:
-        query = f"{_SELECT} AND {condition} ORDER BY stream_arn, consumer_name"
+        query = f"{_SELECT} AND {condition} ORDER BY stream_name, consumer_name"
 
         def read(connection: sqlite3.Connection) -> builtins.list[ConsumerRecord]:
             return [from_columns(dict(row)) for row in connection.execute(query, (self._namespace, *values))]
