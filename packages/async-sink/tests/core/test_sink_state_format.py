@@ -122,6 +122,10 @@ def test_any_changed_byte_and_any_cut_is_noticed(kind: str) -> None:
         (b"", "not the state"),
         (pickle.dumps([1]), "not the state"),
         (b"PSST\x03\x90", "SINK_STATE_VERSION"),
+        (b"PSKS", "damaged"),
+        (b"PSKS\x02\x90", "SINK_STATE_VERSION"),
+        (b"PSKS\x01\x91", "damaged"),
+        (b"PSKS\x01" + msgspec.msgpack.encode([[[1, 2, 3]]]), "damaged: entry 0"),
         (framed([1, 2]), "damaged"),
         (framed(["kafka", 1, []]), "'kafka'.*known: kinesis, firehose, dynamodb, sqs"),
         (framed(["sqs", 2, []]), "SINK_STATE_VERSION.*up to 1"),
@@ -159,6 +163,13 @@ def test_states_of_today_stay_readable(kind: str, raw: bytes) -> None:
     state = state_of([EXAMPLES[kind]], size)
     assert state_from_bytes(framed([kind, 1, [raw]])) == state
     assert state_to_bytes(state) == framed([kind, 1, [raw]])
+
+
+def test_states_of_the_first_format_stay_readable() -> None:
+    """These bytes were written when only Kinesis sinks had states."""
+    raw = b"PSKS\x01\x91\x92\x93\xc4\x02\x00\xff\xa8\xd0\xba\xd0\xbb\xd1\x8e\xd1\x87\xc0\x93\xc4\x01x\xa1k\xa242"
+    entries = [KinesisRequestEntry(b"\x00\xff", "ключ"), KinesisRequestEntry(b"x", "k", "42")]
+    assert state_from_bytes(raw) == state_of(entries, kinesis.size_in_bytes)
 
 
 class LineCodec:

@@ -3,6 +3,8 @@
 Four bytes `PSST`, the version of the format, CRC-32 of what follows (little endian), and that in MessagePack:
 `[name of the codec, version of the codec, [entry, …], state of the sink]`, an entry being the bytes that the codec
 makes of it. Without a state of the sink the last item is left out, and the version of the format is 1.
+
+The first format had entries of Kinesis only: `PSKS`, a byte with the version 1, and `[[entry, …]]` in MessagePack.
 """
 
 import struct
@@ -24,6 +26,7 @@ R = TypeVar("R")
 
 _MAGIC = b"PSST"
 _VERSION = 2
+_FIRST_MAGIC = b"PSKS"
 _HEAD = struct.Struct("<4sBI")
 _CODECS: Mapping[type, EntryCodec[Any]] = {
     KinesisRequestEntry: KinesisEntries(),
@@ -42,6 +45,7 @@ class _Body(msgspec.Struct, array_like=True):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Body)
+_first_decoder = msgspec.msgpack.Decoder(tuple[list[msgspec.Raw]])
 
 
 def _codec_of(state: BufferedRequestState[Any]) -> EntryCodec[Any]:
@@ -85,14 +89,19 @@ def state_from_bytes(raw: bytes, codecs: Iterable[EntryCodec[Any]] = ()) -> Buff
         SinkError: SINK_STATE_DAMAGED, SINK_STATE_VERSION or SINK_STATE_CODEC: the bytes are not a state, are damaged,
             or their version or codec is not known.
     """
-    if raw[:4] != _MAGIC:
+    is_first = raw[:4] == _FIRST_MAGIC
+    if not is_first and raw[:4] != _MAGIC:
         raise SinkError.of("SINK_STATE_DAMAGED", reason="these bytes are not the state of a sink")
-    if len(raw) > 4 and not 1 <= raw[4] <= _VERSION:
-        raise SinkError.of("SINK_STATE_VERSION", version=raw[4], codec="the format", known=_VERSION)
-    if len(raw) < _HEAD.size or zlib.crc32(raw[_HEAD.size :]) != _HEAD.unpack_from(raw)[2]:
+    newest = 1 if is_first else _VERSION
+    if len(raw) > 4 and not 1 <= raw[4] <= newest:
+        raise SinkError.of("SINK_STATE_VERSION", version=raw[4], codec="the format", known=newest)
+    if not is_first and (len(raw) < _HEAD.size or zlib.crc32(raw[_HEAD.size :]) != _HEAD.unpack_from(raw)[2]):
         raise SinkError.of("SINK_STATE_DAMAGED", reason="its checksum is wrong, or its end is missing")
     try:
-        body = _decoder.decode(raw[_HEAD.size :])
+        if is_first:
+            body = _Body("kinesis", 1, [bytes(entry) for entry in _first_decoder.decode(raw[5:])[0]])
+        else:
+            body = _decoder.decode(raw[_HEAD.size :])
     except (msgspec.MsgspecError, RecursionError) as error:
         raise SinkError.of("SINK_STATE_DAMAGED", reason=str(error)) from error
     known = {codec.name: codec for codec in (*_CODECS.values(), *codecs)}
