@@ -39,6 +39,26 @@ def test_a_process_prints_its_endpoints_and_serves(tmp_path: Path) -> None:
     assert not emulator.ca_file.exists()
 
 
+def test_the_ready_file_exists_only_while_the_process_serves(tmp_path: Path) -> None:
+    """A start removes the file of an earlier process, even if it fails; the end removes only the process's own file."""
+    ready_file = tmp_path / "ready.json"
+    ready_file.write_text("of an earlier process")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        command = [*COMMAND, "--port", str(taken.getsockname()[1]), "--ready-file", str(ready_file)]
+        assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 2
+    assert not ready_file.exists()
+
+    with start_emulator_process("--ready-file", str(ready_file)):
+        assert ready_file.exists()
+    assert not ready_file.exists()
+
+    with start_emulator_process("--ready-file", str(ready_file)):
+        ready_file.write_text("of another process")
+    assert ready_file.read_text() == "of another process"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_process_cleanly(number: signal.Signals) -> None:
     """SIGTERM and SIGINT close everything, with exit code 0 and not a word on standard error."""

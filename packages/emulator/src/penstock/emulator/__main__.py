@@ -27,7 +27,7 @@ from penstock.emulator._server import EmulatorServer
 from penstock.emulator.errors import EmulatorConfigError, EmulatorError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 
 PROG = "penstock emulator"
@@ -142,7 +142,12 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="NAME=VALUE,...",
         help="fields of Behaviour that differ from the profile: true, false, none or a number of seconds",
     )
-    parser.add_argument("--ready-file", type=_file, metavar="FILE", help="write the line there too, at once and whole")
+    parser.add_argument(
+        "--ready-file",
+        type=_file,
+        metavar="FILE",
+        help="write the line there too when it is ready, and remove the file at the start and the end",
+    )
     parser.add_argument(
         "--exit-with-parent", action="store_true", help="end when standard input ends, as it does when the parent dies"
     )
@@ -210,6 +215,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EmulatorConfigError as error:
         parser.error(f"{_flag(error.option)}: {error.reason}")
     try:
+        if ready_file is not None:
+            # A file of an earlier emulator would end a wait for this one too early.
+            ready_file.unlink(missing_ok=True)
         asyncio.run(_run(config, ready_file=ready_file, exit_with_parent=exit_with_parent, as_json=as_json))
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
@@ -240,14 +248,26 @@ async def _run(config: EmulatorConfig, *, ready_file: Path | None, exit_with_par
             "pid": os.getpid(),
         }
         line = json.dumps(ready)
-        if ready_file is not None:
-            # Renamed into place: who waits for the file must not read half of it.
-            part = ready_file.with_name(ready_file.name + ".part")
-            part.write_text(line + "\n")
-            part.replace(ready_file)
-        sys.stdout.write((line if as_json or not sys.stdout.isatty() else _for_people(ready, config)) + "\n")
-        sys.stdout.flush()
-        await stop.wait()
+        with _line_in(ready_file, line + "\n") if ready_file is not None else contextlib.nullcontext():
+            sys.stdout.write((line if as_json or not sys.stdout.isatty() else _for_people(ready, config)) + "\n")
+            sys.stdout.flush()
+            await stop.wait()
+
+
+@contextlib.contextmanager
+def _line_in(file: Path, line: str) -> Iterator[None]:
+    """Write the file, and remove it at the end."""
+    # Renamed into place: a process that waits for the file must not read half of it.
+    part = file.with_name(file.name + ".part")
+    part.write_text(line)
+    part.replace(file)
+    try:
+        yield
+    finally:
+        # Another emulator may have replaced the file.
+        with contextlib.suppress(FileNotFoundError):
+            if file.read_text() == line:
+                file.unlink()
 
 
 def _for_people(ready: dict[str, Any], config: EmulatorConfig) -> str:
