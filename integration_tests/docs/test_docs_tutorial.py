@@ -29,7 +29,7 @@ _SPARK = (
 )
 _GATEWAY = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
 # Installing is not done again: the packages of the working tree are there.
-_SKIPPED = ("python -m venv", ". .venv/", "pip install")
+_SKIPPED = ("python3 -m venv", ". .venv/", "pip install")
 
 
 def free_port() -> str:
