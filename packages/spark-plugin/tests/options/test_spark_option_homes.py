@@ -38,7 +38,7 @@ HOMES: dict[str, tuple[Place | None, dict[str, str]]] = {
     "gateway": (Place.GATEWAY, {"sinkEndpoint": "sink.internal:1"}),
 }
 MERGED = {
-    *("initialTimestamp", "efoConsumerNamePrefix", "deliveryStreamName"),
+    *("initialTimestamp", "efoConsumerNamePrefix", "deliveryStreamName", "queueUrl"),
     *("allowInsecureEndpoint", "awsCredentialsProvider", "roleCredentialsProvider"),
 }
 """Options that become part of another one, or that only decide whether options are accepted, as they are parsed."""
