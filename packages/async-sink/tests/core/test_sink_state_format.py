@@ -2,7 +2,6 @@ import pickle
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -101,12 +100,13 @@ def test_a_state_of_any_destination_comes_back_as_it_was(kind: str, data: st.Dat
 
 def sent(state: BufferedRequestState[Any]) -> list[Any]:
     """The entries, and numbers of SQS as the text that is sent: 0.1 is the same text as a float and as a decimal."""
-    return [
-        (replace(entry, attributes={name: sqs.wire_attribute(one) for name, one in entry.attributes.items()}), size)
-        if isinstance(entry, SqsRequestEntry)
-        else (entry, size)
-        for entry, size in state.entries
-    ]
+    found = []
+    for entry, size in state.entries:
+        if isinstance(entry, SqsRequestEntry):
+            wire = {name: sqs.wire_attribute(value) for name, value in entry.attributes.items()}
+            entry = {**msgspec.structs.asdict(entry), "attributes": wire}
+        found.append((entry, size))
+    return found
 
 
 @given(numbers)
