@@ -80,8 +80,8 @@ def add_lag_arguments(parser: argparse.ArgumentParser) -> None:
 async def lag(arguments: argparse.Namespace, aws: AwsOptions, out: TextIO) -> None:
     """Write a line per shard: how old the first record is that the consumer has not checkpointed.
 
-    A second table has the readers of running queries of this user on this machine: how far each is behind its stream,
-    what its query has not taken yet, and when the query last asked.
+    Unless checkpoints are named, a second table has the readers of running queries of this user on this machine: how
+    far each is behind its stream, what its query has not taken yet, and when the query last asked.
 
     Raises:
         CheckpointError: no checkpoint has that name, or it has none of the streams.
@@ -91,17 +91,12 @@ async def lag(arguments: argparse.Namespace, aws: AwsOptions, out: TextIO) -> No
 
     async def measure() -> list[Table]:
         found = []
-        readers = reader_table(await running_readers(arguments.streams))
+        names = (arguments.name, arguments.checkpoints, arguments.checkpoints_table, arguments.checkpoint_location)
+        readers = reader_table([] if any(names) else await running_readers(arguments.streams))
         try:
             checkpoints = await _checkpoints(arguments, session)
         except CheckpointError:
-            wants_them = (
-                arguments.name,
-                arguments.checkpoints,
-                arguments.checkpoints_table,
-                arguments.checkpoint_location,
-            )
-            if any(wants_them) or not readers.rows:
+            if not readers.rows:
                 raise
             return [readers]
         for name, positions in checkpoints:
