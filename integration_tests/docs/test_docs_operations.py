@@ -279,9 +279,15 @@ def test_positions_are_read_out_of_a_checkpoint_of_the_aws_connector(tmp_path: P
         namespace["positions"](tmp_path)
 
 
-@pytest.mark.parametrize("page", WRITTEN, ids=name_of)
+OTHERS = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "deploy/README.md")),
+    *(page for kind in ("packages", "services") for page in sorted(ROOT.glob(f"{kind}/*/README.md"))),
+]
+
+
+@pytest.mark.parametrize("page", [*WRITTEN, *OTHERS], ids=name_of)
 def test_every_link_leads_somewhere(page: Path) -> None:
-    """To a page that exists, and to a heading of it; others' pages by https."""
+    """To a page or a folder that exists, and to a heading of the page; others' pages by https."""
     for target in re.findall(r"\]\(([^)]+)\)", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)):
         if target.startswith("https://"):
             continue
@@ -289,7 +295,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         found = (page.parent / path).resolve() if path else page
         if PAGES / "reference" in found.parents or found == PAGES / "contributors" / "contracts.md":
             continue  # generated: the test of the built site follows these links
-        assert found.is_file(), f"{page.name}: {target}"
+        assert found.is_file() or (found.is_dir() and page in OTHERS), f"{page.name}: {target}"
         if anchor and found.suffix == ".webp":
             assert anchor in ("only-light", "only-dark"), f"{page.name}: {target}"  # the theme's: for which colours
         elif anchor:
